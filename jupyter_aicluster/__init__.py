@@ -1,0 +1,1 @@
+"""GPU gangs for notebook cells: from Slurm, Kubernetes or this machine."""
