@@ -1,0 +1,75 @@
+"""Processes of one cluster on this machine, found by the mark in their environment (Linux ``/proc``).
+
+A mark survives re-parenting, so a gang's processes are found also after their parents were killed. Only processes of
+this user can be read, so nobody else's are ever touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from jupyter_aicluster.protocol import Submission
+
+_TMP = Path("/tmp")  # short on purpose: socket paths below it must stay within AF_UNIX's 107 bytes
+
+
+def node_tmp(uid: str, node: int) -> Path:
+    """The private temp folder of one node of one cluster."""
+    return _TMP / f"aic-{uid}-{node}"
+
+
+def marked(uid: str, node: int | None = None) -> list[int]:
+    """Pids of living processes (zombies excluded) that carry the cluster's mark, this process excepted."""
+    wanted = f"{Submission.UID_ENV}={uid}".encode()
+    place = None if node is None else f"{Submission.NODE_ENV}={node}".encode()
+    found = []
+    for pid in _pids():
+        if pid == os.getpid():
+            continue
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:  # ended meanwhile, or somebody else's
+            continue
+        if wanted in environ and (place is None or place in environ):
+            found.append(pid)
+    return found
+
+
+def kill_marked(uid: str, node: int | None = None, timeout_s: float = 5.0, spare: Callable[[int], bool] = lambda pid: False) -> list[int]:
+    """SIGKILL every marked process, again until none is left or ``timeout_s`` passed; returns those still there."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = [pid for pid in marked(uid, node) if not spare(pid)]
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+def remove_tmp(uid: str, node: int | None = None) -> None:
+    """Remove a node's temp folder, or all of the cluster's on this machine."""
+    for path in [node_tmp(uid, node)] if node is not None else _TMP.glob(f"aic-{uid}-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def start_time(pid: int) -> str | None:
+    """When the process began, in the kernel's ticks: with the pid it names one process for ever. None if it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _pids() -> Iterator[int]:
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            yield int(entry.name)
