@@ -13,12 +13,12 @@ class Kind(StrEnum):
     """Kinds of events and the keys of their data. Journaled ones have a seq; live ones (seq 0) are latest-wins."""
 
     STATE = "state"  # state, attempt, cause
-    GATE = "gate"  # gate ("connected" | "joined"), have, want, missing: [{node, host, why, log_tail}]
+    GATE = "gate"  # gate ("connected" | "joined"), have, want, missing: [node], deadline_s
     NODE = "node"  # node, host, state ("connected" | "joined" | "lost" | "left"), gpus: [GpuInfo]
     CELL = "cell"  # cell_id, phase (CellPhase), see protocol.CellReport
     OUTPUT = "output"  # cell_id, output: an nbformat-like output (stream, display_data, update_display_data, execute_result, clear_output)
     NOTICE = "notice"  # text, level ("info" | "warning"): a sentence for the card
-    DEADLINE = "deadline"  # what ("time" | "hold" | "keep" | "lease"), at_s (Unix) or None
+    DEADLINE = "deadline"  # deadlines: {"time" | "hold" | "keep" | "lease": Unix seconds}: all that are set
     END = "end"  # an End record
     LOG = "log"  # live: node, stream, offset, text: the newest lines of a log file
     GPUS = "gpus"  # live: node, samples: [GpuSample]

@@ -188,6 +188,7 @@ class Submission(Message):
     simulated: bool = False
     python: str = "python"  # interpreter of the node programs
     working_dir: str = "."
+    session: str = "main"  # whose driver starts with the cluster
     cell: Mapping[str, Any] | None = None  # a CellRequest that runs as soon as N/N have joined
     protocol: int = VERSION
 
