@@ -1,0 +1,428 @@
+"""The cluster's one brain: pure decisions over heartbeats, cells and the clock. It never imports ray and does no I/O.
+
+The hub calls it from one thread and carries out what it answers; everything it decides is said through ``emit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jupyter_aicluster.agent.gates import Gate, GateName, verdict
+from jupyter_aicluster.agent.lease import ENDING, Deadline, Facts, Why, cause, deadlines
+from jupyter_aicluster.agent.usage import Usage
+from jupyter_aicluster.events import Kind
+from jupyter_aicluster.protocol import SILENT_S, Beat, CellPhase, CellReport, CellRequest, Orders, RayState, Submission
+from jupyter_aicluster.state import End, Ending, State
+from jupyter_aicluster.units import format_duration
+
+Emit = Callable[[Kind, Mapping[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Node:
+    boot: str
+    seen_s: float
+    beat: Beat
+    joined: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """A driver and the cells waiting for it. ``start`` numbers its processes: another number is a fresh process."""
+
+    start: int = 1
+    ready: bool = False
+    batch: int = 0  # the last batch of events taken from this process
+    interrupts: int = 0  # of the running cell
+    cells: list[str] = field(default_factory=list)  # waiting or running, oldest first
+
+
+class Brain:
+    """``clock`` gives seconds, Unix-like and without jumps; ``tail`` the newest log lines of a node."""
+
+    def __init__(self, submission: Submission, clock: Callable[[], float], emit: Emit, tail: Callable[[int], str] = lambda node: "") -> None:
+        self.submission = submission
+        self.attempt = 1
+        self.nodes: dict[int, Node] = {}
+        self.sessions: dict[str, Session] = {}
+        self.requests: dict[str, CellRequest] = {}
+        self.reports: dict[str, CellReport] = {}
+        self.end: End | None = None
+        self.joined_s: float | None = None  # first time N/N; the time limit counts from here
+        self._clock, self._emit, self._tail = clock, emit, tail
+        self._began_s = self._client_s = clock()
+        self._gates = self._new_gates()
+        self._ready = False
+        self._quiet_s = self._began_s
+        self._patience, self._patience_s = Why.KEEP, submission.keep_s
+        self._announced: tuple[Deadline, ...] = ()
+        self.usage = Usage()
+        emit(Kind.STATE, {"state": State.STARTING, "attempt": 1})
+        self._session(submission.session)
+        if submission.cell is not None:
+            self.add_cell(CellRequest.from_json(submission.cell))
+
+    # ---- what is so
+
+    @property
+    def state(self) -> State:
+        return State.ENDING if self.end else State.READY if self._ready else State.STARTING
+
+    @property
+    def client_s(self) -> float:
+        return self._client_s
+
+    @property
+    def all_left(self) -> bool:
+        """Whether every node that connected has said goodbye."""
+        return not self.nodes
+
+    def snapshot(self) -> dict[str, Any]:
+        """Answer to GET /v1/cluster."""
+        head = self.nodes.get(0)
+        return {
+            "uid": self.submission.uid,
+            "name": self.submission.name,
+            "state": str(self.state),
+            "attempt": self.attempt,
+            "gpus": self.submission.nodes * self.submission.gpus_per_node,
+            "nodes": {k: {"host": n.beat.host, "ray": n.beat.ray, "gpus": list(n.beat.gpus)} for k, n in sorted(self.nodes.items())},
+            "ray_address": head.beat.ray_address if head else "",
+            "dashboard": head.beat.dashboard if head else "",
+            "client_server": head.beat.client_server if head else "",
+            "joined_s": self.joined_s,
+            "deadlines": {str(d.what): d.at_s for d in self._deadlines()},
+            "cells": {cell_id: report.to_json() for cell_id, report in self.reports.items()},
+            "sessions": {name: {"ready": s.ready, "start": s.start} for name, s in self.sessions.items()},
+            "end": self.end.to_json() if self.end else None,
+        }
+
+    # ---- nodes
+
+    def beat(self, beat: Beat) -> Orders:
+        """Take a heartbeat; the answer is the wanted state of that node."""
+        known = self.nodes.get(beat.node)
+        if beat.leaving:
+            if known and known.boot == beat.boot:
+                del self.nodes[beat.node]
+                self._emit(Kind.NODE, {"node": beat.node, "host": beat.host, "state": "left", "gpus": []})
+                if not self.end:
+                    self._fall(f"node {beat.node} ({beat.host}) left: {beat.leaving}")
+        else:
+            if known and known.boot != beat.boot:
+                self._fall(f"the node program of node {beat.node} ({beat.host}) fell and was started again")
+                known = None
+            self._take(beat, known)
+        return self._orders(beat.node)
+
+    def _take(self, beat: Beat, known: Node | None) -> None:
+        now = self._clock()
+        if known is None:
+            node = self.nodes[beat.node] = Node(beat.boot, now, beat)
+            self._emit(Kind.NODE, {"node": beat.node, "host": beat.host, "state": "connected", "gpus": list(beat.gpus)})
+            self._emit(Kind.GATE, self._gates[GateName.CONNECTED].data(self.nodes))
+        else:
+            node = known
+            node.seen_s, node.beat = now, beat
+        if beat.samples:
+            self.usage.sample(beat.node, beat.samples, now, counting=self.joined_s is not None)
+            self._emit(Kind.GPUS, {"node": beat.node, "samples": list(beat.samples)})
+        if self.end or beat.attempt != self.attempt:
+            return  # what it says is about an earlier attempt
+        if beat.ray == RayState.FAILED or (node.joined and beat.ray != RayState.UP):
+            self._fall(f"Ray fell on node {beat.node} ({beat.host})", beat.ray_error)
+        elif beat.ray == RayState.UP and not node.joined:
+            node.joined = True
+            self._emit(Kind.NODE, {"node": beat.node, "host": beat.host, "state": "joined", "gpus": list(beat.gpus)})
+            self._emit(Kind.GATE, self._gates[GateName.JOINED].data(self._joined()))
+            self._look_ready()
+        if beat.node == 0:
+            self._look_at_drivers(beat)
+
+    def _orders(self, k: int) -> Orders:
+        if self.end:
+            return Orders(self.attempt, stop=True)
+        head = self.nodes.get(0)
+        up = head is not None and head.joined
+        return Orders(
+            attempt=self.attempt,
+            ray=self._may_start(k),
+            ray_address=head.beat.ray_address if head and up else "",
+            drivers={name: session.start for name, session in self.sessions.items()} if k == 0 and up else {},
+        )
+
+    def _may_start(self, k: int) -> bool:
+        """The head first; then, on each host, one raylet after another: Ray gives each 30 s, fixed, and they slow each other down."""
+        node = self.nodes.get(k)
+        if node is None:
+            return False
+        if node.joined or k == 0:
+            return True
+        before = [n for j, n in self.nodes.items() if j < k and n.beat.host == node.beat.host]
+        return 0 in self._joined() and all(n.joined for n in before)
+
+    def _joined(self) -> list[int]:
+        return [k for k, node in self.nodes.items() if node.joined]
+
+    def _look_ready(self) -> None:
+        if self._ready or len(self._joined()) < self.submission.nodes:
+            return
+        now = self._clock()
+        self._ready = True
+        self._quiet_s = now
+        self._client_s = max(self._client_s, now)  # nobody can have left before it was there
+        if self.joined_s is None:
+            self.joined_s = now
+        self._emit(Kind.STATE, {"state": State.READY, "attempt": self.attempt})
+        self._say_deadlines()
+
+    def _look_at_drivers(self, beat: Beat) -> None:
+        for name, session in self.sessions.items():
+            seen = beat.drivers.get(name)
+            if seen and seen.get("start") == session.start and seen.get("state") == "exited":
+                code, signal = seen.get("code"), seen.get("signal")
+                self.driver_lost(name, f"killed by signal {signal}" if signal else f"exit code {code}")
+
+    # ---- sessions and cells
+
+    def _session(self, name: str) -> Session:
+        return self.sessions.setdefault(name, Session())
+
+    def add_cell(self, request: CellRequest) -> CellReport:
+        """Idempotent by cell id: the same request again answers with the report of the first."""
+        if known := self.reports.get(request.cell_id):
+            return known
+        self.requests[request.cell_id] = request
+        self._session(request.session).cells.append(request.cell_id)
+        return self._report(CellReport(request.cell_id, CellPhase.WAITING, self.attempt, request.label))
+
+    def _report(self, report: CellReport) -> CellReport:
+        self.reports[report.cell_id] = report
+        self._emit(Kind.CELL, report.to_json())
+        return report
+
+    def wanted_order(self, name: str) -> tuple[str, str, int] | None:
+        """What a connected driver should be doing: ("run", cell, 0), ("interrupt", cell, n-th) or None. A state, so it can be said again."""
+        session = self.sessions.get(name)
+        if session is None or not session.cells or not self._ready or not session.ready or self.end:
+            return None
+        cell_id = session.cells[0]
+        if session.interrupts:
+            return "interrupt", cell_id, session.interrupts
+        return "run", cell_id, 0
+
+    def driver_events(self, name: str, start: int, batch: int, events: list[Mapping[str, Any]]) -> bool:
+        """Take a driver's batch once; False for a process that is no longer the session's."""
+        session = self.sessions.get(name)
+        if session is None or start != session.start:
+            return False
+        if batch <= session.batch:
+            return True
+        session.batch = batch
+        for event in events:
+            kind, data = str(event["k"]), event["d"]
+            if kind == "driver":
+                session.ready = True
+            elif kind == Kind.CELL:
+                self._cell_event(session, CellReport.from_json(data))
+            elif kind in (Kind.OUTPUT, Kind.NOTICE):
+                self._emit(Kind(kind), data)
+        return True
+
+    def _cell_event(self, session: Session, said: CellReport) -> None:
+        request, known = self.requests.get(said.cell_id), self.reports.get(said.cell_id)
+        if request is None or known is None or CellPhase(known.phase).over:
+            return
+        now = self._clock()
+        phase = CellPhase(said.phase)
+        report = replace(
+            known,
+            phase=phase,
+            attempt=self.attempt,
+            started_s=known.started_s or now,
+            ended_s=now if phase.over else None,
+            names=tuple(said.names),
+            value_bytes=said.value_bytes,
+            error=said.error,
+        )
+        self._report(report)
+        if phase.over:
+            self._cell_over(session, request, phase)
+
+    def _cell_over(self, session: Session, request: CellRequest, phase: CellPhase) -> None:
+        session.cells.remove(request.cell_id)
+        session.interrupts = 0
+        self._quiet_s = self._clock()
+        good = phase is CellPhase.DONE
+        self._patience = Why.KEEP if good else Why.HOLD
+        self._patience_s = request.after_success_s if good else request.after_failure_s
+        if self._active():
+            return  # another cell waits: nothing is given back before it ran
+        if self._patience_s <= 0:
+            self.finish(Ending.DONE if good else Ending.FAILED, "its job is done" if good else "its job failed and its GPUs were not to be held")
+        self._say_deadlines()
+
+    def interrupt(self, cell_id: str) -> None:
+        """Interrupt a cell run; one still waiting just ends. A second time, while it runs: its driver is replaced."""
+        report = self.reports.get(cell_id)
+        if report is None or CellPhase(report.phase).over:
+            return
+        request = self.requests[cell_id]
+        session = self._session(request.session)
+        if report.phase == CellPhase.WAITING:
+            self._report(replace(report, phase=CellPhase.INTERRUPTED, ended_s=self._clock()))
+            self._cell_over(session, request, CellPhase.INTERRUPTED)
+            return
+        session.interrupts += 1
+        if session.interrupts > 1:
+            self._emit(Kind.NOTICE, {"text": "Interrupted twice: the driver is ended. Its variables are gone.", "level": "warning"})
+            self._replace_driver(request.session, CellPhase.INTERRUPTED, "it was interrupted twice and its process was ended")
+
+    def driver_lost(self, name: str, how: str) -> None:
+        """A driver's process is gone. Its running cell is lost; a fresh process takes its place, without its variables."""
+        self._emit(Kind.NOTICE, {"text": f"The driver ended ({how}). A new one starts; its variables are gone.", "level": "warning"})
+        self._replace_driver(name, CellPhase.LOST, f"its driver ended ({how})")
+
+    def _replace_driver(self, name: str, phase: CellPhase, why: str) -> None:
+        session = self.sessions[name]
+        for cell_id in list(session.cells):
+            report = self.reports[cell_id]
+            if report.phase == CellPhase.RUNNING:
+                self._report(replace(report, phase=phase, ended_s=self._clock(), cause=why))
+                self._cell_over(session, self.requests[cell_id], phase)
+        self._fresh_driver(session)
+
+    @staticmethod
+    def _fresh_driver(session: Session) -> None:
+        session.start, session.ready, session.batch, session.interrupts = session.start + 1, False, 0, 0
+
+    def _active(self) -> bool:
+        return any(session.cells for session in self.sessions.values())
+
+    # ---- clients
+
+    def client_seen(self) -> None:
+        self._client_s = self._clock()
+
+    def keep(self, seconds: float) -> None:
+        """Hold the GPUs until nothing has run for so long, from now."""
+        self._patience, self._patience_s, self._quiet_s = Why.KEEP, seconds, self._clock()
+        self._say_deadlines()
+
+    # ---- time
+
+    def tick(self) -> None:
+        """Look at the clock: silent nodes, gates, deadlines. Call it every second."""
+        if self.end:
+            return
+        now = self._clock()
+        for k, node in list(self.nodes.items()):
+            if now - node.seen_s > SILENT_S:
+                del self.nodes[k]
+                self._emit(Kind.NODE, {"node": k, "host": node.beat.host, "state": "lost", "gpus": []})
+                self._fall(f"node {k} ({node.beat.host}) has not been heard for {SILENT_S:.0f} s", self._tail(k))
+                return
+        if not self._ready:
+            self._look_at_gates(now)
+            return
+        facts = self._facts()
+        for deadline in deadlines(facts):
+            if now >= deadline.at_s:
+                self.finish(ENDING[deadline.what], cause(deadline.what, facts))
+                return
+        self._say_deadlines()
+
+    def _look_at_gates(self, now: float) -> None:
+        for gate, have in ((self._gates[GateName.CONNECTED], list(self.nodes)), (self._gates[GateName.JOINED], self._joined())):
+            if late := gate.late(have, now):
+                why, evidence = verdict(gate, late, {k: self._tail(k) for k in late}, now - self._began_s)
+                self.finish(Ending.FAILED, why, evidence)
+                return
+
+    def _new_gates(self) -> dict[GateName, Gate]:
+        now, want = self._clock(), self.submission.nodes
+        connect = now + self.submission.connect_timeout_s
+        return {
+            GateName.CONNECTED: Gate(GateName.CONNECTED, want, connect),
+            GateName.JOINED: Gate(GateName.JOINED, want, connect + self.submission.join_timeout_s),
+        }
+
+    def _facts(self) -> Facts:
+        return Facts(
+            joined_s=self.joined_s or self._began_s,
+            time_limit_s=self.submission.time_s,
+            client_s=self._client_s,
+            busy_s=self.usage.busy_s,
+            cell_active=self._active(),
+            quiet_s=self._quiet_s,
+            patience=self._patience,
+            patience_s=self._patience_s,
+            lease_s=self.submission.lease_s,
+        )
+
+    def _deadlines(self) -> tuple[Deadline, ...]:
+        return deadlines(self._facts()) if self._ready and not self.end else ()
+
+    def _say_deadlines(self) -> None:
+        """Announce deadlines that moved by more than a second (a client's every word moves the lease: not worth an event)."""
+        wanted = tuple(d for d in self._deadlines() if d.what is not Why.LEASE or d.at_s - self._clock() < self.submission.lease_s / 2)
+        before = {d.what: d.at_s for d in self._announced}
+        if len(wanted) != len(before) or any(abs(before.get(d.what, 0.0) - d.at_s) > 1 for d in wanted):
+            self._announced = wanted
+            self._emit(Kind.DEADLINE, {"deadlines": {str(d.what): d.at_s for d in wanted}})
+
+    # ---- ends
+
+    def _fall(self, why: str, evidence: str = "") -> None:
+        """All stop. With retries left all start again together; a job cell runs again from its stored inputs, others are lost."""
+        if self.end:
+            return
+        if self.attempt > self.submission.retries:
+            self.finish(Ending.FAILED, why, evidence)
+            return
+        self.attempt += 1
+        self._ready = False
+        for node in self.nodes.values():
+            node.joined = False
+        self._began_s = self._clock()
+        self._gates = self._new_gates()
+        self._emit(Kind.STATE, {"state": State.STARTING, "attempt": self.attempt, "cause": why, "evidence": evidence})
+        job = (self.submission.cell or {}).get("cell_id")
+        for session in self.sessions.values():
+            for cell_id in list(session.cells):
+                report = self.reports[cell_id]
+                if report.phase != CellPhase.RUNNING:
+                    continue
+                if cell_id == job:
+                    self._report(replace(report, phase=CellPhase.WAITING, attempt=self.attempt, started_s=None))
+                else:
+                    self._report(replace(report, phase=CellPhase.LOST, ended_s=self._clock(), cause=why))
+                    session.cells.remove(cell_id)
+            self._fresh_driver(session)
+
+    def finish(self, ending: Ending, why: str, evidence: str = "") -> None:
+        """Give everything back, once; the first cause stands."""
+        if self.end:
+            return
+        now = self._clock()
+        self.end = End(
+            ending=ending,
+            cause=why,
+            evidence=evidence,
+            ended_s=now,
+            joined_s=self.joined_s,
+            gpus=self.submission.nodes * self.submission.gpus_per_node,
+            busy_gpu_s=self.usage.busy_gpu_s,
+            peak_mem_bytes=self.usage.peak_mem_bytes,
+            used_gpus=self.usage.used_gpus,
+        )
+        for session in self.sessions.values():
+            for cell_id in session.cells:
+                report = self.reports[cell_id]
+                stopped = ending in (Ending.STOPPED, Ending.IDLE)
+                self._report(replace(report, phase=CellPhase.INTERRUPTED if stopped else CellPhase.LOST, ended_s=now, cause=why))
+            session.cells.clear()
+        held = "" if self.joined_s is None else f" after {format_duration(now - self.joined_s)}"
+        self._emit(Kind.STATE, {"state": State.ENDING, "attempt": self.attempt, "cause": f"{why}{held}"})
