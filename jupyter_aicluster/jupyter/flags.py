@@ -72,7 +72,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _env(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*", text.partition("=")[0], re.ASCII):
-        raise UsageError(f"{text.partition('=')[0]!r} is not the name of an environment variable", hint="--env NAME=value, or --env NAME to copy yours")
+        raise UsageError(
+            f"{text.partition('=')[0]!r} is not the name of an environment variable", hint="--env NAME=value, or --env NAME to copy yours"
+        )
     return text
 
 
@@ -83,8 +85,23 @@ _FLAGS = (
     Flag(("--gpu-type",), "gpu_type", "TYPE", "for example h100", Group.NEED, _word),
     Flag(("-c", "--cpus"), "cpus", "N", "CPUs on each machine", Group.NEED, _count),
     Flag(("--mem",), "mem", "SIZE", "memory on each machine: 64G", Group.NEED, parse_size),
-    Flag(("-t", "--time"), "time", "TIME", "at most so long, counted from when all have joined: 30m, 2:00:00, 90 (minutes)", Group.NEED, parse_duration),
-    Flag(("--env",), "env", "K=V|K", "environment variable of the cell; K alone copies the kernel's without writing it down", Group.NEED, _env, many=True),
+    Flag(
+        ("-t", "--time"),
+        "time",
+        "TIME",
+        "at most so long, counted from when all have joined: 30m, 2:00:00, 90 (minutes)",
+        Group.NEED,
+        parse_duration,
+    ),
+    Flag(
+        ("--env",),
+        "env",
+        "K=V|K",
+        "environment variable of the cell; K alone copies the kernel's without writing it down",
+        Group.NEED,
+        _env,
+        many=True,
+    ),
     Flag(("--pip",), "pip", "PKG", "package the cell needs on top", Group.NEED, _word, many=True, later=True),
     Flag(("--working-dir",), "working_dir", "DIR", "folder the cell runs in; default: the notebook's", Group.NEED, _word),
     Flag(("--backend",), "backend", "NAME", "auto, local, slurm or kubernetes", Group.ROUTE, _word),

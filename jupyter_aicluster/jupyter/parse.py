@@ -103,7 +103,9 @@ def parse_verb(
     if not words:
         return Verb("")
     if words[0].startswith("-"):
-        raise UsageError("%gpujob takes a verb first", hint=f"%gpujob up {line.strip()} asks for a cluster; %%gpujob (two %) runs a cell on one")
+        raise UsageError(
+            "%gpujob takes a verb first", hint=f"%gpujob up {line.strip()} asks for a cluster; %%gpujob (two %) runs a cell on one"
+        )
     name = _ALIASES.get(words[0], words[0])
     if name not in _VERBS:
         close = difflib.get_close_matches(words[0], [*_VERBS, *_ALIASES], 1)
@@ -178,7 +180,9 @@ def _own_flags(name: str, words: Sequence[str]) -> tuple[list[str], dict[str, An
     return rest, extra
 
 
-def _read(words: Sequence[str], names: Mapping[str, object], verb: tuple[str, frozenset[str]] | None) -> tuple[dict[str, object], list[str]]:
+def _read(
+    words: Sequence[str], names: Mapping[str, object], verb: tuple[str, frozenset[str]] | None
+) -> tuple[dict[str, object], list[str]]:
     """(values by key, words that belong to no flag)."""
     given: dict[str, object] = {}
     rest: list[str] = []
@@ -233,7 +237,9 @@ def _find(word: str) -> tuple[Flag, str, str | None]:
 def _expand(text: str, names: Mapping[str, object]) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] not in names:
-            raise UsageError(f"{match[0]} on the %%gpujob line: no variable {match[1]!r} here", hint=f"assign {match[1]} first, or write the value")
+            raise UsageError(
+                f"{match[0]} on the %%gpujob line: no variable {match[1]!r} here", hint=f"assign {match[1]} first, or write the value"
+            )
         return str(names[match[1]])
 
     return _BRACES.sub(value, text)

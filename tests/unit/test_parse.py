@@ -20,7 +20,8 @@ def spec(line: str) -> ClusterSpec:
 
 def test_the_line_of_the_design() -> None:
     options = parse_cell_line(
-        "--gpus h100:16 -N 2 -p gpu -A lab --qos high -t 2:00:00 -c 8 --mem 64G -J run --priority -5 --keep 30m --in a,b --in c --out d --dry-run"
+        "--gpus h100:16 -N 2 -p gpu -A lab --qos high -t 2:00:00 -c 8 --mem 64G -J run --priority -5 "
+        "--keep 30m --in a,b --in c --out d --dry-run"
     )
     assert options.spec == ClusterSpec(
         gpus=16,
@@ -38,7 +39,9 @@ def test_the_line_of_the_design() -> None:
     assert (options.keep_s, options.inputs, options.outputs, options.dry_run) == (1800, ("a", "b", "c"), ("d",), True)
 
 
-@pytest.mark.parametrize("line", ["--gpus 4 -N 2", "--gpus=4 -N2", "--gpus '4' --nodes=2", "  --gpus 4\t-N=2  # two machines", "-N 2 --gpus-per-node 2"])
+@pytest.mark.parametrize(
+    "line", ["--gpus 4 -N 2", "--gpus=4 -N2", "--gpus '4' --nodes=2", "  --gpus 4\t-N=2  # two machines", "-N 2 --gpus-per-node 2"]
+)
 def test_ways_to_write_the_same(line: str) -> None:
     assert (spec(line).gpus, spec(line).nodes) == (4, 2)
 
@@ -113,7 +116,14 @@ def test_no_habit_is_also_a_flag() -> None:
 
 @pytest.mark.parametrize(
     ("line", "name", "cluster"),
-    [("", "", None), ("  # what is there", "", None), ("stop fox", "down", "fox"), ("down", "down", None), ("list", "list", None), ("use fox", "use", "fox")],
+    [
+        ("", "", None),
+        ("  # what is there", "", None),
+        ("stop fox", "down", "fox"),
+        ("down", "down", None),
+        ("list", "list", None),
+        ("use fox", "use", "fox"),
+    ],
 )
 def test_verbs(line: str, name: str, cluster: str | None) -> None:
     verb = parse_verb(line)
@@ -144,7 +154,7 @@ def test_verbs_with_values() -> None:
     ],
 )
 def test_verbs_refused(line: str, says: str) -> None:
-    with pytest.raises(UsageError, match=".") as error:
+    with pytest.raises(UsageError) as error:
         parse_verb(line)
     assert says in str(error.value)
 
@@ -165,8 +175,10 @@ def test_help_names_every_flag() -> None:
 
 @given(st.text(max_size=60))
 def test_any_line_is_understood_or_refused(line: str) -> None:
+    hints = []
     for parse in (parse_cell_line, parse_verb):
         try:
             parse(line)
         except UsageError as error:
-            assert error.hint
+            hints.append(error.hint)
+    assert all(hints)

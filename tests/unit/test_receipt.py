@@ -1,0 +1,94 @@
+"""The receipt reads well without a kernel, a widget or styles."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from jupyter_aicluster.events import Event, Kind
+from jupyter_aicluster.jupyter.card_model import CardModel
+from jupyter_aicluster.jupyter.receipt import receipt, static_card
+from jupyter_aicluster.state import Observation, Word
+
+T = 1_700_000_000.0
+
+
+def asked() -> CardModel:
+    return CardModel(name="fox", backend="local", gpus=4, asked_s=T, cell_id="c1", names_sent=("x",), names_expected=("y",))
+
+
+def event(_kind: str, _at: float = 0.0, **data: Any) -> Event:
+    return Event(1, 1, T + _at, _kind, data)
+
+
+def running() -> CardModel:
+    card = asked()
+    gpu = {"name": "simulated GPU", "mem_total_bytes": 2**34, "simulated": True}
+    card.fold(Observation(Word.GRANTED))
+    for node, host in enumerate("ab"):
+        card.fold(event(Kind.NODE, node=node, host=host, state="joined", gpus=[gpu | {"index": str(2 * node + k)} for k in (0, 1)]))
+    card.fold(event(Kind.STATE, 10, state="ready", attempt=1))
+    card.fold(event(Kind.CELL, cell_id="c1", phase="running", started_s=T + 12))
+    return card
+
+
+def done() -> CardModel:
+    card = running()
+    card.fold(event(Kind.CELL, cell_id="c1", phase="done", started_s=T + 12, ended_s=T + 370, names=["y"]))
+    end: dict[str, Any] = {
+        "ending": "done",
+        "cause": "its job is done",
+        "ended_s": T + 370,
+        "joined_s": T + 10,
+        "gpus": 4,
+        "busy_gpu_s": 720.0,
+    }
+    card.fold(event(Kind.END, **end, used_gpus=2, peak_mem_bytes=3_100_000_000))
+    return card
+
+
+def test_while_it_runs_it_says_how_to_come_back() -> None:
+    text = receipt(running().to_json(T + 60))["text/plain"].splitlines()
+    assert text[:4] == [
+        "fox: Running in one process, Ray spreads its work",
+        "  GPUs: 4 simulated on 2 nodes, local",
+        "  Sent: x",
+        "  Expected back: y",
+    ]
+    assert text[-1] == "  Watch it: %gpujob attach fox"
+    assert re.fullmatch(r"  As of: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text[-2])
+
+
+def test_at_the_end_the_result_is_first_and_the_cost_second() -> None:
+    text = receipt(done().to_json(T + 400))["text/plain"]
+    assert text.startswith("fox: Done after 5:58 · 4 simulated GPUs given back\n")
+    assert "  Came back: y\n" in text
+    assert "  Cost: 0.40 GPU-hours held, 0.20 used · waited 10 s · ran 6:00 · peak memory 3.1 GB on a GPU\n" in text
+    assert "--gpus 2 would have been enough" in text
+    assert "attach" not in text
+
+
+def test_html_has_no_styles_and_nothing_of_the_users_is_markup() -> None:
+    card = running()
+    error = {"ename": "ValueError", "evalue": "<script>alert(1)</script>"}
+    card.fold(event(Kind.CELL, cell_id="c1", phase="failed", names=[], error=error))
+    card.fold(event(Kind.LOG, node=0, stream="driver", offset=0, text="<b>bold</b>\n"))
+    snapshot = card.to_json(T)
+    for page in (receipt(snapshot)["text/html"], static_card(snapshot, card.log())["text/html"]):
+        assert "style" not in page
+        assert "<script" not in page
+        assert "<b>bold" not in page
+
+
+def test_the_static_card_keeps_nodes_and_the_end_of_the_log() -> None:
+    card = done()
+    card.fold(event(Kind.LOG, node=1, stream="raylet", offset=0, text="\n".join(f"line {number}" for number in range(50)) + "\n"))
+    text = static_card(card.to_json(T), card.log())["text/plain"].splitlines()
+    assert text[:2] == ["node 0 a: 2 × simulated GPU, joined", "node 1 b: 2 × simulated GPU, joined"]
+    assert text[2:] == [f"1 raylet | line {number}" for number in range(30, 50)]
+
+
+def test_a_request_that_never_ran() -> None:
+    card = asked()
+    bundle = static_card(card.to_json(T), card.log())
+    assert bundle == {"text/plain": "Asking for 4 GPUs", "text/html": "Asking for 4 GPUs"}
