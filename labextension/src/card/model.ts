@@ -47,7 +47,7 @@ export interface Gpu {
 export interface Node {
   node: number;
   host: string;
-  state: 'connected' | 'joined' | 'lost' | 'left' | string;
+  state: string; // "connected" | "joined" | "lost" | "left"
   simulated: boolean;
   gpus: Gpu[];
 }
@@ -104,7 +104,7 @@ export interface LogLine {
 }
 
 export interface CardState {
-  snapshot: Snapshot;
+  snapshot: Snapshot | Record<string, never>; // empty: nothing to say yet
   frame: DataView | null;
   log: LogLine[];
   kernel_id: string | null;
