@@ -24,6 +24,11 @@ def node_tmp(uid: str, node: int) -> Path:
     return _TMP / f"aic-{uid}-{node}"
 
 
+def hub_tmp(uid: str) -> Path:
+    """The hub's own disk: journal and logs, before they are copied to storage."""
+    return _TMP / f"aic-{uid}-hub"
+
+
 def marked(uid: str, node: int | None = None) -> list[int]:
     """Pids of living processes (zombies excluded) that carry the cluster's mark, this process excepted."""
     wanted = f"{Submission.UID_ENV}={uid}".encode()

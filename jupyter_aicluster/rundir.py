@@ -74,6 +74,10 @@ class RunDir:
         return self.path / "journal"
 
     @property
+    def logs(self) -> Path:  # copy of the hub's: logs/ATTEMPT/NODE/STREAM
+        return self.path / "logs"
+
+    @property
     def files(self) -> Path:  # inputs by sha256
         return self.path / "files"
 

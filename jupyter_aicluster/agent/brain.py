@@ -17,6 +17,7 @@ from jupyter_aicluster.protocol import SILENT_S, Beat, CellPhase, CellReport, Ce
 from jupyter_aicluster.state import End, Ending, State
 from jupyter_aicluster.units import format_duration
 
+MOST_STILLBORN = 3
 Emit = Callable[[Kind, Mapping[str, Any]], None]
 
 
@@ -36,13 +37,14 @@ class Session:
     ready: bool = False
     batch: int = 0  # the last batch of events taken from this process
     interrupts: int = 0  # of the running cell
+    stillborn: int = 0  # processes in a row that ended before they were ready
     cells: list[str] = field(default_factory=list)  # waiting or running, oldest first
 
 
 class Brain:
-    """``clock`` gives seconds, Unix-like and without jumps; ``tail`` the newest log lines of a node."""
+    """``clock`` gives seconds, Unix-like and without jumps; ``tail`` the newest lines of a node's log stream."""
 
-    def __init__(self, submission: Submission, clock: Callable[[], float], emit: Emit, tail: Callable[[int], str] = lambda node: "") -> None:
+    def __init__(self, submission: Submission, clock: Callable[[], float], emit: Emit, tail: Callable[[int, str], str] = lambda node, stream: "") -> None:
         self.submission = submission
         self.attempt = 1
         self.nodes: dict[int, Node] = {}
@@ -224,7 +226,7 @@ class Brain:
         for event in events:
             kind, data = str(event["k"]), event["d"]
             if kind == "driver":
-                session.ready = True
+                session.ready, session.stillborn = True, 0
             elif kind == Kind.CELL:
                 self._cell_event(session, CellReport.from_json(data))
             elif kind in (Kind.OUTPUT, Kind.NOTICE):
@@ -282,7 +284,15 @@ class Brain:
 
     def driver_lost(self, name: str, how: str) -> None:
         """A driver's process is gone. Its running cell is lost; a fresh process takes its place, without its variables."""
-        self._emit(Kind.NOTICE, {"text": f"The driver ended ({how}). A new one starts; its variables are gone.", "level": "warning"})
+        session = self.sessions[name]
+        if not session.ready:
+            session.stillborn += 1
+            if session.stillborn >= MOST_STILLBORN:
+                stream = f"driver-{name}" if session.start == 1 else f"driver-{name}-{session.start}"
+                self.finish(Ending.FAILED, f"its driver could not start ({how})", self._tail(0, stream))
+                return
+        else:
+            self._emit(Kind.NOTICE, {"text": f"The driver ended ({how}). A new one starts; its variables are gone.", "level": "warning"})
         self._replace_driver(name, CellPhase.LOST, f"its driver ended ({how})")
 
     def _replace_driver(self, name: str, phase: CellPhase, why: str) -> None:
@@ -322,7 +332,7 @@ class Brain:
             if now - node.seen_s > SILENT_S:
                 del self.nodes[k]
                 self._emit(Kind.NODE, {"node": k, "host": node.beat.host, "state": "lost", "gpus": []})
-                self._fall(f"node {k} ({node.beat.host}) has not been heard for {SILENT_S:.0f} s", self._tail(k))
+                self._fall(f"node {k} ({node.beat.host}) has not been heard for {SILENT_S:.0f} s", self._tail(k, "ray"))
                 return
         if not self._ready:
             self._look_at_gates(now)
@@ -337,7 +347,7 @@ class Brain:
     def _look_at_gates(self, now: float) -> None:
         for gate, have in ((self._gates[GateName.CONNECTED], list(self.nodes)), (self._gates[GateName.JOINED], self._joined())):
             if late := gate.late(have, now):
-                why, evidence = verdict(gate, late, {k: self._tail(k) for k in late}, now - self._began_s)
+                why, evidence = verdict(gate, late, {k: self._tail(k, "ray") for k in late}, now - self._began_s)
                 self.finish(Ending.FAILED, why, evidence)
                 return
 

@@ -1,0 +1,100 @@
+"""Drivers of this node: processes that should run, and how those that ended did."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_aicluster.agent.logs import Tailer
+from jupyter_aicluster.agent.raystart import environment
+from jupyter_aicluster.protocol import Submission
+from jupyter_aicluster.rundir import RunDir
+
+GRACE_S = 1.0  # between SIGTERM and SIGKILL when nothing of the driver is wanted any more
+
+
+@dataclass(slots=True)
+class _Driver:
+    start: int
+    process: subprocess.Popen[bytes]
+
+
+class Drivers:
+    def __init__(self, run: RunDir, submission: Submission, temp: Path, tailer: Tailer) -> None:
+        self._run, self._submission, self._temp, self._tailer = run, submission, temp, tailer
+        self._running: dict[str, _Driver] = {}
+
+    def apply(self, wanted: Mapping[str, int], ray_address: str, attempt: int) -> None:
+        """One process per wanted session, of the wanted start; others are killed. Never blocks."""
+        for session, driver in list(self._running.items()):
+            if wanted.get(session) != driver.start and driver.process.poll() is None:
+                driver.process.kill()
+        for session, start in wanted.items():
+            known = self._running.get(session)
+            if known is None or (known.start != start and known.process.poll() is not None):
+                self._running[session] = _Driver(start, self._spawn(session, start, ray_address, attempt))
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """What a Beat says of each session."""
+        said: dict[str, dict[str, Any]] = {}
+        for session, driver in self._running.items():
+            code = driver.process.poll()
+            said[session] = {"start": driver.start, "state": "running" if code is None else "exited"}
+            if code is not None:
+                said[session] |= {"code": code} if code >= 0 else {"signal": -code}
+        return said
+
+    def pids(self) -> list[int]:
+        return [driver.process.pid for driver in self._running.values() if driver.process.poll() is None]
+
+    async def stop(self) -> None:
+        """End all of them: SIGTERM, then SIGKILL."""
+        living = [driver.process for driver in self._running.values() if driver.process.poll() is None]
+        for process in living:
+            with suppress(ProcessLookupError):
+                process.terminate()
+        for process in living:
+            try:
+                await asyncio.to_thread(process.wait, GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                await asyncio.to_thread(process.wait)
+        self._running.clear()
+
+    def _spawn(self, session: str, start: int, ray_address: str, attempt: int) -> subprocess.Popen[bytes]:
+        env = environment(os.environ, self._run.ray_token, [ray_address.rpartition(":")[0]])
+        env |= {
+            "RAY_ADDRESS": ray_address,
+            "AICLUSTER_SESSION": session,
+            "AICLUSTER_DRIVER_START": str(start),
+            "AICLUSTER_ATTEMPT": str(attempt),
+            "AICLUSTER_HOLDERS": str(self._temp / "holders"),
+        }
+        log = self._temp / f"driver-{session}-{start}.log"
+        command = [sys.executable, "-m", "jupyter_aicluster.agent.driver", "--run", str(self._run.path), "--session", session]
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                env=env,
+                cwd=self._submission.working_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_default_interrupt,
+            )
+        self._tailer.follow(f"driver-{session}" if start == 1 else f"driver-{session}-{start}", log)
+        return process
+
+
+def _default_interrupt() -> None:
+    """A node program started in the background may have inherited an ignored SIGINT; a driver must hear it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
