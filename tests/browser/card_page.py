@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page
 
 CARD = Path(__file__).parents[2] / "jupyter_aicluster/jupyter/static/card.js"
 THEMES = Path(sys.prefix, "share/jupyter/lab/themes/@jupyterlab")
+PAGE = "http://jupyter.test/some/prefix/lab"  # answered by the test itself
 NAN = float("nan")
 Reading = tuple[float, float, float, float]
 
@@ -50,17 +51,19 @@ class CardPage:
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         style = (THEMES / f"theme-{theme}-extension" / "index.css").read_text()
-        self.page.set_content(
+        html = (
             f"<!doctype html><style>{style}</style><style>body {{ background: var(--jp-layout-color0); margin: 16px; "
             "font-family: var(--jp-ui-font-family) }</style><div id=cell></div>"
         )
+        self.page.route(PAGE, lambda route: route.fulfill(body=html, content_type="text/html"))
+        self.page.goto(PAGE)
         self.page.evaluate(_SCRIPT, [CARD.read_text(), state])
 
     def put(self, name: str, value: object) -> None:
         self.page.evaluate("([name, value]) => window.put(name, value)", [name, value])
 
     def text(self, testid: str) -> str:
-        return self.page.get_by_test_id(testid).inner_text()
+        return self.page.get_by_test_id(testid).text_content() or ""
 
     def shown(self, testid: str) -> bool:
         return self.page.get_by_test_id(testid).is_visible()
@@ -104,6 +107,8 @@ def snapshot(**changes: Any) -> dict[str, Any]:
     return running | changes
 
 
-def state(snap: dict[str, Any], readings: Iterable[Reading] = (), log: Sequence[tuple[int, str]] = (), kernel: str | None = None) -> dict[str, Any]:
+def state(
+    snap: dict[str, Any], readings: Iterable[Reading] = (), log: Sequence[tuple[int, str]] = (), kernel: str | None = None
+) -> dict[str, Any]:
     lines = [{"node": number, "stream": "driver-main", "text": text} for number, text in log]
     return {"snapshot": snap, "frame": frame(readings), "log": lines, "kernel_id": kernel}

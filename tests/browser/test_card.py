@@ -21,27 +21,56 @@ SUMMARY = {
 }  # fmt: skip
 SCENES: dict[str, dict[str, Any]] = {
     "queued": snapshot(
-        state="queued", tone="wait", sentence="Waiting · 3rd of 7 · 2 of 16 GPUs are free", since_s=None, limit_s=None,
-        can_interrupt=True, **GONE,
+        state="queued",
+        tone="wait",
+        sentence="Waiting · 3rd of 7 · 2 of 16 GPUs are free",
+        since_s=None,
+        limit_s=None,
+        can_interrupt=True,
+        **GONE,
     ),
     "joining": snapshot(
-        state="starting", tone="wait", sentence="Starting · node 1 joins", limit_s=None, since_s=1_760_000_000 - 6, can_interrupt=False,
-        gates={"connected": {"have": 2, "want": 2}, "joined": {"have": 1, "want": 2},
-               "missing": [{"node": 1, "host": "worker-1.example.internal", "why": "ray start has run for 4 s"}]},
+        state="starting",
+        tone="wait",
+        sentence="Starting · node 1 joins",
+        limit_s=None,
+        since_s=1_760_000_000 - 6,
+        can_interrupt=False,
+        gates={
+            "connected": {"have": 2, "want": 2},
+            "joined": {"have": 1, "want": 2},
+            "missing": [{"node": 1, "host": "worker-1.example.internal", "why": "ray start has run for 4 s"}],
+        },
         nodes=[node(0, [0, 1]), node(1, [2, 3], state="connected")],
     ),
     "running": snapshot(),
-    "large": snapshot(gpus=32, sentence="Running · 30/32 busy", nodes=[node(k, range(8), simulated=False) for k in range(4)], backend="slurm"),
+    "large": snapshot(
+        gpus=32, sentence="Running · 30/32 busy", nodes=[node(k, range(8), simulated=False) for k in range(4)], backend="slurm"
+    ),
     "held": snapshot(
-        tone="bad", sentence="Failed after 0:42 · GPUs are held", since_s=None, limit_s=None, can_interrupt=False, can_keep=True,
-        error="ValueError: expected 64 features, got 63", countdowns=[{"what": "hold", "text": "Mend the cell and run it again; GPUs go back in", "at_s": 1_760_000_581.5}],
+        tone="bad",
+        sentence="Failed after 0:42 · GPUs are held",
+        since_s=None,
+        limit_s=None,
+        can_interrupt=False,
+        can_keep=True,
+        error="ValueError: expected 64 features, got 63",
+        countdowns=[{"what": "hold", "text": "Mend the cell and run it again; GPUs go back in", "at_s": 1_760_000_581.5}],
     ),
     "no_line": snapshot(line="none", notices=["Only node 0 works: 15 GPUs have idled for two minutes. Did you mean --spmd?"]),
     "done": snapshot(
-        state="ended", tone="good", sentence="Done · ran 1:06", since_s=None, limit_s=None, safe_to_close="", names_sent=[], can_interrupt=False,
-        can_stop=False, summary=SUMMARY,
+        state="ended",
+        tone="good",
+        sentence="Done · ran 1:06",
+        since_s=None,
+        limit_s=None,
+        safe_to_close="",
+        names_sent=[],
+        can_interrupt=False,
+        can_stop=False,
+        summary=SUMMARY,
     ),
-}  # fmt: skip
+}
 
 
 def readings(count: int, second: int = 0) -> list[Reading]:
@@ -98,7 +127,7 @@ def test_gates_are_shown_while_starting_only(open_card: Open) -> None:
 
 def test_gpus_show_what_was_read_and_nothing_else(open_card: Open) -> None:
     card = open_card(state(snapshot(), [(83.4, 20e9, 300, 60), (NAN, NAN, NAN, NAN), (-1, NAN, NAN, NAN), (0, 0, 55, 30)]))
-    assert card.page.get_by_test_id("gpu").all_inner_texts() == ["83%", "n/a", "lost", "0%"]
+    assert card.page.get_by_test_id("gpu").all_inner_texts() == ["83%\n20.0 GB", "n/a", "lost", "0%\n0 B"]
     first = card.page.get_by_test_id("gpu").first
     assert first.get_attribute("title") == "GPU 0 · simulated GPU\nutilisation 83%\nmemory 20.0 GB of 80.0 GB\n300 W · 60 °C"
     assert "4 simulated GPUs on 2 nodes" in card.text("place")
@@ -137,6 +166,14 @@ def test_buttons_send_and_stop_asks_once(open_card: Open) -> None:
     assert not any(card.shown(name) for name in ("interrupt", "keep", "stop"))
 
 
+def test_while_waiting_there_is_one_button_that_cancels(open_card: Open) -> None:
+    card = open_card(state(SCENES["queued"]))
+    assert card.text("interrupt") == "Cancel"
+    assert not card.shown("stop")
+    card.put("snapshot", SCENES["running"])
+    assert card.text("interrupt") == "Interrupt"
+
+
 def test_without_a_line_no_dead_buttons_but_a_sentence(open_card: Open) -> None:
     card = open_card(state(snapshot(line="none"), kernel="abc"))
     assert not any(card.shown(name) for name in ("interrupt", "keep", "stop"))
@@ -145,22 +182,24 @@ def test_without_a_line_no_dead_buttons_but_a_sentence(open_card: Open) -> None:
 
 def test_without_a_line_interrupt_goes_through_the_server(open_card: Open) -> None:
     card = open_card(state(snapshot(line="none"), kernel="abc/d"))
-    calls: list[tuple[str, str]] = []
-    card.page.route("**/api/kernels/**", lambda route: (calls.append((route.request.method, route.request.url)), route.fulfill(status=204)))
+    card.context.add_cookies([{"name": "_xsrf", "value": "2|token", "url": "http://jupyter.test/some/prefix/"}])
+    card.page.route("**/api/kernels/**", lambda route: route.fulfill(status=204))
     card.page.evaluate(
         "() => document.body.insertAdjacentHTML('beforeend', `<script type='application/json' id='jupyter-config-data'>"
-        '{"baseUrl": "http://jupyter.test/some/prefix"}</script>`)'
+        '{"baseUrl": "/some/prefix"}</script>`)'
     )
     card.put("snapshot", snapshot(line="none"))
-    with card.page.expect_request("**/interrupt"):
+    with card.page.expect_request("**/interrupt") as call:
         card.page.get_by_test_id("interrupt").click()
-    assert calls[-1] == ("POST", "http://jupyter.test/some/prefix/api/kernels/abc%2Fd/interrupt")
+    assert call.value.method == "POST"
+    assert call.value.url == "http://jupyter.test/some/prefix/api/kernels/abc%2Fd/interrupt"
+    assert call.value.headers["x-xsrftoken"] == "2|token"
 
 
 def test_the_end_shows_the_result_then_the_cost(open_card: Open) -> None:
     card = open_card(state(SCENES["done"], readings(4)))
     assert card.text("cost") == "waited 12 s · 4 GPU-minutes held, 79 % of it busy · peak memory 11.3 GB a GPU"
-    assert "brings back losses, model" in card.text("names")
+    assert "brought back losses, model" in card.text("names")
     assert not card.shown("gpus")
 
 

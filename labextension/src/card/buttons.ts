@@ -25,7 +25,7 @@ export class Buttons {
     private readonly say: (text: string) => void
   ) {
     this.interrupt.addEventListener('click', () => {
-      this.wait(this.interrupt, 'Interrupting…');
+      this.wait(this.interrupt, this.interrupt.dataset['label'] === 'Cancel' ? 'Cancelling…' : 'Interrupting…');
       if (this.heard) this.send({ event: 'interrupt' });
       else void this.throughServer();
     });
@@ -43,7 +43,9 @@ export class Buttons {
     const server = canInterrupt(this.kernel());
     show(this.interrupt, snapshot.can_interrupt && (this.heard || server));
     show(this.keep, snapshot.can_keep && this.heard);
-    show(this.stop, snapshot.can_stop && this.heard);
+    const waits = snapshot.state === 'submitted' || snapshot.state === 'queued';
+    this.relabel(this.interrupt, waits ? 'Cancel' : 'Interrupt', waits ? 'Take the request out of the queue' : 'Stop the cell; the GPUs stay for a while');
+    show(this.stop, snapshot.can_stop && this.heard && !(waits && snapshot.can_interrupt)); // while waiting, Cancel does it
     this.sentence.textContent = server || !snapshot.can_interrupt ? `to stop: jupyter aicluster stop ${snapshot.name}` : `press ■, or jupyter aicluster stop ${snapshot.name}`;
     show(this.sentence, snapshot.can_stop && !this.heard);
   }
@@ -89,6 +91,12 @@ export class Buttons {
     button.disabled = false;
     button.textContent = button.dataset['label'] ?? '';
     button.classList.remove('aic-sure');
+  }
+
+  private relabel(button: HTMLButtonElement, label: string, title: string): void {
+    button.dataset['label'] = label;
+    button.title = title;
+    if (!button.disabled) button.textContent = label;
   }
 
   private button(name: string, label: string, title: string): HTMLButtonElement {

@@ -9,6 +9,7 @@ const HISTORY = 60; // samples behind a cell, at 1 Hz
 class GpuCell {
   readonly root: HTMLElement;
   private readonly value = h('span', { class: 'aic-gpu-value' });
+  private readonly used = h('span', { class: 'aic-gpu-used' });
   private readonly memory = h('span', { class: 'aic-gpu-mem-fill' });
   private readonly area = document.createElementNS('http://www.w3.org/2000/svg', 'path');
   private readonly history: number[] = [];
@@ -19,8 +20,8 @@ class GpuCell {
     svg.setAttribute('preserveAspectRatio', 'none');
     svg.setAttribute('aria-hidden', 'true');
     svg.append(this.area);
-    this.root = h('div', { class: 'aic-gpu', role: 'listitem', 'data-testid': 'gpu' }, this.value, h('span', { class: 'aic-gpu-mem' }, this.memory));
-    this.root.prepend(svg);
+    this.root = h('div', { class: 'aic-gpu', role: 'listitem', 'data-testid': 'gpu' });
+    this.root.append(svg, this.value, this.used, h('span', { class: 'aic-gpu-mem' }, this.memory));
     this.update(undefined, false);
   }
 
@@ -28,13 +29,14 @@ class GpuCell {
     const util = sample?.util ?? NaN;
     const lost = sample?.lost ?? false;
     const text = lost ? 'lost' : Number.isNaN(util) ? 'n/a' : `${util.toFixed(0)}%`;
-    setText(this.value, text);
+    setText(this.value, sample ? text : '–'); // nothing was read yet: not the same as unreadable
     this.root.classList.toggle('aic-lost', lost);
     this.root.classList.toggle('aic-straggler', straggler);
     this.root.classList.toggle('aic-none', Number.isNaN(util));
     this.root.dataset['util'] = Number.isNaN(util) || lost ? '' : util.toFixed(1);
     const total = this.gpu.mem_total_bytes;
     const used = sample?.mem_bytes ?? NaN;
+    setText(this.used, used >= 0 ? size(used) : '');
     this.memory.style.width = total && used >= 0 ? `${Math.min(100, (100 * used) / total).toFixed(1)}%` : '0';
     const words = [`GPU ${this.gpu.index} · ${this.gpu.name}`, lost ? 'no longer answers' : `utilisation ${text}${straggler ? ' (straggler)' : ''}`];
     words.push(`memory ${used >= 0 ? size(used) : 'n/a'}${total ? ` of ${size(total)}` : ''}`);
@@ -83,8 +85,9 @@ export class GpuStrips {
   private strip(node: Node): HTMLElement {
     const cells = node.gpus.map(gpu => new GpuCell(gpu));
     this.cells.push(...cells);
-    const label = h('div', { class: 'aic-node-label' }, h('b', {}, `node ${node.node}`), h('span', { title: node.host }, node.host));
+    const label = h('div', { class: 'aic-node-label' }, h('b', {}, `node ${node.node}`));
     if (node.state !== 'joined') label.append(h('em', {}, node.state));
+    label.append(h('span', { title: node.host }, node.host.split('.')[0] ?? ''));
     const list = h('div', { class: 'aic-strip', role: 'list', 'aria-label': `${count(node.gpus.length, 'GPU')} of node ${node.node}` });
     list.append(...cells.map(cell => cell.root));
     return h('div', { class: `aic-node aic-node-${node.state}`, 'data-testid': 'node', 'data-node': String(node.node) }, label, list);

@@ -96,10 +96,13 @@ export class CardView {
     setText(this.spoken, snapshot.sentence);
   }
 
-  private drawNames({ names_sent, names_expected }: Snapshot): void {
+  private drawNames({ names_sent, names_expected, summary }: Snapshot): void {
     const parts: (Node | string)[] = [];
     if (names_sent.length) parts.push('sends ', h('code', { title: names_sent.join(', ') }, some(names_sent)));
-    if (names_expected.length) parts.push(parts.length ? ' · brings back ' : 'brings back ', h('code', { title: names_expected.join(', ') }, some(names_expected)));
+    if (names_expected.length) {
+      const back = summary ? 'brought back ' : 'brings back ';
+      parts.push(parts.length ? ` · ${back}` : back, h('code', { title: names_expected.join(', ') }, some(names_expected)));
+    }
     this.names.replaceChildren(...parts);
     show(this.names, parts.length > 0);
   }
