@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 import time
 from collections import deque
@@ -82,6 +83,15 @@ class CardModel:
     _notices: deque[str] = field(default_factory=lambda: deque(maxlen=5))
     _log: deque[tuple[int, str, str]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     _open_lines: dict[tuple[int, str], str] = field(default_factory=dict)
+
+    def for_cell(self, cell_id: str, sent: Sequence[str], expected: Sequence[str], now_s: float) -> CardModel:
+        """A model for the next cell on the same cluster: it knows its nodes and state, and has a clock and log of its own."""
+        new = copy.deepcopy(self)
+        new.cell_id, new.names_sent, new.names_expected, new.asked_s, new.report = cell_id, sent, expected, now_s, None
+        new._notices.clear()
+        new._log.clear()
+        new._open_lines.clear()
+        return new
 
     # -- folding ------------------------------------------------------------------------------------------------------
 
@@ -167,6 +177,10 @@ class CardModel:
     @property
     def running(self) -> bool:
         return self.phase is CellPhase.RUNNING and not self.status.ended
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        return tuple(self._notices)
 
     @property
     def end(self) -> End | None:
