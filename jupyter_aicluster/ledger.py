@@ -101,8 +101,12 @@ class Ledger:
                 raise ValueError(f"{uid} is already in the queue")
             ticket = 1 + max((entry.ticket for entry in self._entries()), default=0)
             descriptor = os.open(self._lock_file(uid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._write(Entry(uid, name or uid, gpus, priority, ticket, str(run or ""), time.time()))
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._write(Entry(uid, name or uid, gpus, priority, ticket, str(run or ""), time.time()))
+            except BaseException:
+                os.close(descriptor)
+                raise
         return Request(uid, descriptor)
 
     def own(self, uid: str) -> bool:
@@ -138,8 +142,7 @@ class Ledger:
         agreed = gone or clear_away
         dropped = []
         with self._locked():
-            for stray in self._requests.glob(".*"):  # a write that was killed before its rename: nobody else writes now
-                stray.unlink(missing_ok=True)
+            self._tidy()
             for entry in self._entries():
                 if self._owned(entry.uid):
                     continue
@@ -187,6 +190,14 @@ class Ledger:
     def _drop(self, uid: str) -> None:
         for path in (self._requests / f"{uid}.json", self._lock_file(uid)):
             path.unlink(missing_ok=True)
+
+    def _tidy(self) -> None:
+        """Remove what a kill in the middle of a change left: nobody else changes anything now."""
+        for draft in self._requests.glob(".*"):
+            draft.unlink(missing_ok=True)
+        for lock in self._requests.glob("*.lock"):
+            if not lock.with_suffix(".json").exists():
+                lock.unlink(missing_ok=True)
 
     def _lock_file(self, uid: str) -> Path:
         return self._requests / f"{uid}.lock"
