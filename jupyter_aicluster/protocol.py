@@ -83,7 +83,8 @@ class CellRequest(Message):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{f.name: (tuple(data[f.name]) if f.name == "outputs" else data[f.name]) for f in fields(cls) if f.name in data})
+        values: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        return cls(**values | {"outputs": tuple(values.get("outputs", ()))})
 
 
 @dataclass(frozen=True, slots=True)

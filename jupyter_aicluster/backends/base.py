@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from jupyter_aicluster.handle import Handle
+from jupyter_aicluster.options import Options
 from jupyter_aicluster.plan import Availability, Inventory, Plan
 from jupyter_aicluster.rundir import RunDir
 from jupyter_aicluster.spec import ClusterSpec
@@ -30,6 +31,12 @@ class Backend(ABC):
     """
 
     name: ClassVar[str]
+    poll_s: ClassVar[tuple[float, float]] = (5.0, 60.0)  # how often to observe: while things change, and when nothing does
+
+    @classmethod
+    @abstractmethod
+    def from_options(cls, options: Options) -> Self:
+        """Made by name, through the entry point group ``jupyter_aicluster.backends``. No I/O."""
 
     @abstractmethod
     async def available(self) -> Availability:

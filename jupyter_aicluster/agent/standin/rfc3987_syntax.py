@@ -5,14 +5,18 @@ a grammar at import: about 1.5 s of CPU in every Ray process, for a check that n
 the real one on first use, and raises ImportError where there is none, as before.
 """
 
+from __future__ import annotations
+
+import importlib.machinery
 import importlib.util
 import os
 import sys
+from types import ModuleType
 
 _HERE = __file__
 
 
-def _find():
+def _find() -> importlib.machinery.ModuleSpec | None:
     """The real module's spec: found on the path without the entry that this file came from."""
     mine = [entry for entry in sys.path if entry and os.path.abspath(_HERE).startswith(os.path.abspath(entry) + os.sep)]
     others = [entry for entry in sys.path if entry not in mine]
@@ -20,24 +24,29 @@ def _find():
 
 
 _spec = _find()
-if _spec is None:
-    raise ImportError("No module named 'rfc3987_syntax'")
+if _spec is None or _spec.loader is None:
+    raise ImportError("No module named 'rfc3987_syntax'", name="rfc3987_syntax")
 __path__ = list(_spec.submodule_search_locations or [])  # submodules are imported from the real package
 
 
-def _load():
+def _load() -> ModuleType:
+    """Replace this module in sys.modules by the real one; its names are copied here for whoever already holds this one."""
+    assert _spec is not None
+    assert _spec.loader is not None
     module = importlib.util.module_from_spec(_spec)
-    sys.modules["rfc3987_syntax"] = module
+    mine = sys.modules.get(__name__)
+    sys.modules[__name__] = module
     try:
         _spec.loader.exec_module(module)
     except BaseException:
-        sys.modules["rfc3987_syntax"] = sys.modules.get("rfc3987_syntax", module)
+        if mine is not None:
+            sys.modules[__name__] = mine
         raise
-    globals().update({name: value for name, value in vars(module).items() if name not in ("__getattr__", "__file__")})
+    globals().update({name: value for name, value in vars(module).items() if not name.startswith("__")})
     return module
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name.startswith("__") and name.endswith("__") and name != "__all__":
         raise AttributeError(name)  # the import system probes for these; a probe is no use
     return getattr(_load(), name)
