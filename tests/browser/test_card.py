@@ -111,6 +111,12 @@ def test_pictures(open_card: Open, pictures: Path, scene: str, theme: str) -> No
     card.picture(pictures / f"card-{scene}-{theme}.png")
 
 
+def test_a_narrow_page(open_card: Open, pictures: Path) -> None:
+    card = open_card(state(SCENES["large"], readings(32), LOG), width=620)
+    assert card.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    card.picture(pictures / "card-large-narrow.png")
+
+
 def test_the_clock_runs_and_corrects_for_another_clock_in_the_kernel(open_card: Open) -> None:
     card = open_card(state(snapshot()))
     assert card.text("sentence").startswith("Running 42 s of 2:00:00 · 4/4 busy")

@@ -3,6 +3,7 @@ import { count, size, stragglers } from './format.ts';
 import type { Sample } from './frame.ts';
 import type { Gpu, Node, Snapshot } from './model.ts';
 
+const PER_ROW = 8;
 const HISTORY = 60; // samples behind a cell, at 1 Hz
 
 /** One GPU: its utilisation with the last minute behind it, and its memory as a thin bar. */
@@ -89,6 +90,7 @@ export class GpuStrips {
     if (node.state !== 'joined') label.append(h('em', {}, node.state));
     label.append(h('span', { title: node.host }, node.host.split('.')[0] ?? ''));
     const list = h('div', { class: 'aic-strip', role: 'list', 'aria-label': `${count(node.gpus.length, 'GPU')} of node ${node.node}` });
+    list.style.setProperty('--aic-columns', String(Math.min(PER_ROW, node.gpus.length)));
     list.append(...cells.map(cell => cell.root));
     return h('div', { class: `aic-node aic-node-${node.state}`, 'data-testid': 'node', 'data-node': String(node.node) }, label, list);
   }
