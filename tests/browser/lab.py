@@ -49,7 +49,7 @@ def lab(folder: Path) -> Iterator[Lab]:
     command = [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"),
         *("--ServerApp.port_retries=0", "--ServerApp.base_url=/some/prefix/", f"--ServerApp.root_dir={root}"),
-        *("--LabApp.expose_app_in_browser=True", "--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"),
+        *("--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"),
     ]
     with log.open("w") as out:
         server = subprocess.Popen(command, env=_environment(folder, here), cwd=folder, stdout=out, stderr=out)
