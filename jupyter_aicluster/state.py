@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -90,6 +91,16 @@ class Observation:
     nodes_granted: int | None = None
     end: End | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Everything but ``end``, which the status keeps."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "end"}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        known = {key: value for key, value in data.items() if key in cls.__slots__ and key != "end"}
+        known["word"] = Word(known["word"]) if known.get("word") in list(Word) else Word.UNKNOWN
+        return cls(**known)
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -112,6 +123,7 @@ _STATE_OF = {
     Word.RELEASING: State.ENDING,
     Word.ENDED: State.ENDED,
 }
+_NO_VIEW = frozenset({Word.UNKNOWN, Word.ABSENT})
 _ORDER = {state: index for index, state in enumerate(State)}
 
 
@@ -130,5 +142,6 @@ def transition(status: Status, target: Target, seen: Observation) -> Status:
     if target is Target.DOWN and shown is not State.ENDED:
         shown = State.ENDING
     if seen.attempt == status.attempt and _ORDER[shown] < _ORDER[status.state]:
-        return replace(status, observation=seen)
+        # The scheduler's view of something the hub has told more of; it is news only when there was no view at all.
+        return replace(status, observation=seen) if status.observation.word in _NO_VIEW else status
     return Status(state=shown, attempt=seen.attempt, observation=seen, end=seen.end)

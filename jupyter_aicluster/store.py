@@ -12,7 +12,7 @@ from jupyter_aicluster.errors import NotFound
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.rundir import RunDir, read_json, write_json
 from jupyter_aicluster.spec import ClusterSpec
-from jupyter_aicluster.state import End, Observation, State, Status, Target, Word
+from jupyter_aicluster.state import End, Observation, State, Status, Target
 
 KEEP_ENDED = 50  # records of ended clusters that stay, newest first
 
@@ -42,8 +42,7 @@ class Record:
             "run": str(self.run),
             "state": str(status.state),
             "attempt": status.attempt,
-            "reason": status.observation.reason,
-            "native_id": status.observation.native_id,
+            "observation": status.observation.to_json(),
             "end": status.end.to_json() if status.end else None,
             "target": str(self.target),
             "simulated": self.simulated,
@@ -54,7 +53,7 @@ class Record:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Record:
         end = End.from_json(data["end"]) if data.get("end") else None
-        seen = Observation(Word.UNKNOWN, data.get("attempt", 1), data.get("native_id"), reason=data.get("reason", ""))
+        seen = Observation.from_json(data.get("observation", {"word": "unknown"}))
         return cls(
             handle=Handle(data["backend"], data["uid"], data["name"]),
             spec=ClusterSpec.from_json(data["spec"]),
