@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,10 @@ class Driver:
             return
         before = Before.look(request.outputs, namespace)
         self._outputs.begin(cell_id)
+        began_s = time.time()
         outcome = self._execute(request, shell)
         if isinstance(outcome.exception, KeyboardInterrupt) and ray is not None:
-            ray.cancel_tasks()
+            ray.stop_work(began_s)
         self._outputs.end()
         changed = before.changed(request.outputs, namespace, () if outcome.failed else _assigned(shell, request.code))
         self._report(request, outcome, self._send_values(request, changed))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
 from typing import Any
 
+SOFT_S = 2.0
+_FIRST_RESULT = (1).to_bytes(4, "little")  # a task's id followed by this is its first result's
+_NO_ACTOR = b"\xff" * 12  # in the id of a task that no actor runs
 _log = logging.getLogger(__name__)
 
 
@@ -37,13 +39,27 @@ class RaySide:
         alive = [node for node in self._ray.nodes() if node["Alive"]]
         return {"nodes": len(alive), "gpus": int(sum(node["Resources"].get("GPU", 0) for node in alive))}
 
-    def cancel_tasks(self) -> None:
-        """Cancel the unfinished tasks that the interrupted cell has started. Best effort: the API is private."""
-        with suppress(Exception):  # an interrupt must end the cell in any case
-            worker = self._ray._private.worker.global_worker.core_worker
-            for task in worker.get_pending_children_task_ids(worker.get_current_task_id()):
-                first_result = self._ray.ObjectRef(task.binary() + (1).to_bytes(4, "little"))
-                try:
-                    self._ray.cancel(first_result)
-                except (ValueError, TypeError) as error:  # a task of a synchronous actor
-                    _log.warning("not cancelled: %s", error)
+    def stop_work(self, since_s: float) -> None:
+        """Cancel the unfinished tasks that this process started, and kill the unnamed actors it made after ``since_s`` (Unix time).
+
+        Tasks get a KeyboardInterrupt; the worker of one that has not ended within `SOFT_S` is killed. Best effort: the
+        API is private, and a task that an actor of an earlier cell runs goes on.
+        """
+        try:
+            self._stop_work(since_s)
+        except Exception as error:  # noqa: BLE001 - boundary: an interrupt must end the cell whatever Ray does
+            _log.warning("could not cancel everything: %r", error)
+
+    def _stop_work(self, since_s: float) -> None:
+        worker = self._ray._private.worker.global_worker.core_worker
+        for actor_id, actor in self._ray._private.state.actors().items():
+            mine = actor["JobID"] == self._ray.get_runtime_context().get_job_id()
+            if mine and actor["State"] == "ALIVE" and not actor["Name"] and actor["StartTime"] >= since_s * 1000:
+                worker.kill_actor(self._ray.ActorID.from_hex(actor_id), True)
+        tasks = worker.get_pending_children_task_ids(worker.get_current_task_id())
+        refs = [self._ray.ObjectRef(task.binary() + _FIRST_RESULT) for task in tasks if _NO_ACTOR in task.binary()]
+        for ref in refs:
+            self._ray.cancel(ref)
+        stubborn = self._ray.wait(refs, num_returns=len(refs), timeout=SOFT_S)[1] if refs else []
+        for ref in stubborn:
+            self._ray.cancel(ref, force=True)
