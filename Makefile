@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/stamp
 CARD := jupyter_aicluster/jupyter/static/card.js
+LINK := $(VENV)/share/jupyter/labextensions/jupyter-aicluster
 
 # Every Ray process would compile its modules again if bytecode could not be written (DESIGN.md section 12).
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,6 +27,7 @@ setup: $(STAMP) $(CARD)
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	command -v uv >/dev/null || $(BIN)/python -m pip install --quiet uv
+	if test -L $(LINK); then rm $(LINK); fi # an installation must not write through it
 	uv pip install --quiet --python $(BIN)/python --compile-bytecode -e '.[test,dev]'
 	touch $@
 
@@ -33,8 +35,8 @@ $(STAMP): pyproject.toml
 $(CARD): $(shell find labextension -name node_modules -prune -o -name lib -prune -o -type f -print) | $(STAMP)
 	npm --prefix labextension install --silent --no-audit --no-fund
 	npm --prefix labextension run --silent build
-	rm -rf $(VENV)/share/jupyter/labextensions/jupyter-aicluster
-	ln -s $(CURDIR)/jupyter_aicluster/jupyter/labextension $(VENV)/share/jupyter/labextensions/jupyter-aicluster
+	rm -rf $(LINK)
+	ln -s $(CURDIR)/jupyter_aicluster/jupyter/labextension $(LINK)
 	touch $@
 
 demo: setup
