@@ -225,5 +225,5 @@ def clear_away(entry: Entry, dead_for_s: float) -> bool:
     run = RunDir(Path(entry.run))
     if entry.run and run.path.is_dir() and not run.end.exists():
         cause = "its supervisor process was killed" if entry.slots else "its supervisor process ended before it got any GPU"
-        write_json(run.end, End(Ending.FAILED, cause, time.time(), gpus=len(entry.slots)).to_json())
+        write_json(run.end, End(Ending.FAILED, cause, time.time(), evidence=run.tail(), gpus=len(entry.slots)).to_json())
     return True

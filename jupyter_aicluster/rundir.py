@@ -111,3 +111,12 @@ class RunDir:
         for folder in (self.path, self.hub_key.parent, self.journal, self.files, self.values, self.checkpoints):
             folder.mkdir(mode=0o700, exist_ok=True)
             folder.chmod(0o700)
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of the log: evidence for a failure."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 16384))
+                return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""

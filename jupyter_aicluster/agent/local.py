@@ -27,6 +27,7 @@ from jupyter_aicluster.state import End, Ending
 STOP_S = 20.0  # how long the hub may take to end after it was asked to
 LEAVE_S = 10.0  # then the node programs
 POLL_S = 0.2  # how often the queue and the stop file are looked at
+LEFT_S = 12.0  # a node program that ended by itself was told to, and then the hub ends within its own 10 s; if not, the node is missing
 STAYED_S = 30.0  # a node program that lived so long starts again at once; one that did not waits longer each time
 
 Command = Callable[[RunDir, int | None], Sequence[str]]
@@ -65,7 +66,7 @@ class Supervisor:
             watcher.cancel()
             left = await asyncio.to_thread(procs.kill_marked, uid)
             procs.remove_tmp(uid)
-            self._end(Ending.FAILED, "its supervisor failed", evidence=_tail(self.run.log))
+            self._end(Ending.FAILED, "its supervisor failed", evidence=self.run.tail())
             if left:
                 _say(f"processes {left} cannot be killed: their GPUs stay taken until they are gone")
             else:
@@ -101,7 +102,7 @@ class Supervisor:
             if asked:
                 await _end_process(hub, STOP_S)
             elif hub.returncode:
-                self._end(Ending.FAILED, f"its hub {_died(hub.returncode)}", evidence=_tail(self.run.log))
+                self._end(Ending.FAILED, f"its hub {_died(hub.returncode)}", evidence=self.run.tail())
             self._end(Ending.STOPPED, "stopped" if asked else "its hub ended")
         finally:
             stop.cancel()
@@ -110,7 +111,7 @@ class Supervisor:
             await asyncio.gather(*nodes, return_exceptions=True)
 
     async def _keep_node(self, node: int, slots: tuple[str, ...]) -> None:
-        """Run one node program until it ends by itself (code 0); start it again, after clearing up, when it dies. Cancelled: ends it."""
+        """Run one node program; start it again, after clearing up, as long as the hub lives. Cancelled: ends it."""
         uid = self.submission.uid
         deaths = 0
         while True:
@@ -123,11 +124,9 @@ class Supervisor:
                 raise
             await asyncio.to_thread(procs.kill_marked, uid, node)
             procs.remove_tmp(uid, node)
-            if code == 0:
-                return
             deaths = deaths + 1 if time.monotonic() - began < STAYED_S else 0
-            _say(f"node program {node} {_died(code)}; starting it again")
-            await asyncio.sleep(min(deaths, 10))
+            _say(f"node program {node} {_died(code)}")
+            await asyncio.sleep(min(deaths, 10) if code else LEFT_S)
 
     async def _spawn(self, node: int | None, env: Mapping[str, str]) -> Process:
         marks = {Submission.UID_ENV: self.submission.uid}
@@ -171,12 +170,10 @@ def main(argv: Sequence[str], command: Command = agent_command) -> int:
 
 
 async def _end_process(process: Process, timeout_s: float) -> None:
-    """Ask by SIGTERM and end of file, then SIGKILL."""
+    """Ask by SIGTERM, then SIGKILL. Its lifeline stays: the end of that would mean that we were killed."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()
-        if process.stdin is not None:
-            process.stdin.close()
         if not await _within(process.wait(), timeout_s):
             with suppress(ProcessLookupError):
                 process.kill()
@@ -194,15 +191,6 @@ async def _within(what: Awaitable[object], timeout_s: float) -> bool:
 
 def _died(code: int) -> str:
     return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
-
-
-def _tail(path: Path, lines: int = 20) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 16384))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
-    except OSError:
-        return ""
 
 
 def _say(text: str) -> None:

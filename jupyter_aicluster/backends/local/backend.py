@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from jupyter_aicluster import procs
 from jupyter_aicluster.backends.base import Backend, Dialer
@@ -21,8 +21,8 @@ from jupyter_aicluster.backends.local.render import MACHINE, NAME, Machine, make
 from jupyter_aicluster.errors import HubUnreachable, SubmitError
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.ledger import Entry, Ledger, Snapshot
+from jupyter_aicluster.options import Options
 from jupyter_aicluster.plan import Availability, Inventory, Plan, Pool
-from jupyter_aicluster.protocol import Submission
 from jupyter_aicluster.rundir import RunDir, read_json, write_json
 from jupyter_aicluster.spec import ClusterSpec
 from jupyter_aicluster.state import End, Observation, Word
@@ -59,6 +59,11 @@ class LocalBackend(Backend):
     """``home`` holds the run folders (``runs/UID``) and, by host, the ledger; both may lie on a disk that other machines share."""
 
     name: ClassVar[str] = NAME
+    poll_s: ClassVar[tuple[float, float]] = (0.3, 2.0)  # one small folder
+
+    @classmethod
+    def from_options(cls, options: Options) -> Self:
+        return cls(options.home, LocalOptions(gpus=options.simulated_gpus, kind=options.gpu_kind))
 
     def __init__(self, home: Path, options: LocalOptions | None = None) -> None:
         self._options = options or LocalOptions()
@@ -146,7 +151,7 @@ class LocalBackend(Backend):
                     stdout=log,
                     stderr=log,
                     cwd=working_dir,
-                    env=supervisor_env(os.environ, handle.uid, run),
+                    env=supervisor_env(os.environ, run),
                     pass_fds=(request.fd,),
                     start_new_session=True,
                     timeout=LAUNCH_S,
@@ -174,7 +179,10 @@ class LocalBackend(Backend):
             end = read_json(run.end)
             if end is None:
                 return Observation(Word.ABSENT, reason=f"{MACHINE} does not know it")
-            record = End.from_json(end)
+            try:
+                record = End.from_json(end)
+            except (KeyError, TypeError) as error:  # from a version to come
+                return Observation(Word.UNKNOWN, reason="its end record cannot be read", evidence=repr(error))
             return Observation(Word.ENDED, reason=record.cause, evidence=record.evidence, end=record)
         native_id = None if entry.pid is None else str(entry.pid)
         if run.end.exists() or run.stop.exists() or entry.dead_s is not None:
@@ -194,11 +202,14 @@ class LocalBackend(Backend):
             os.kill(entry.pid or 0, signal.SIGTERM)
 
 
-def supervisor_env(environ: Mapping[str, str], uid: str, run: RunDir) -> dict[str, str]:
-    """The kernel's environment without what belongs to another cluster, with this one's code first on the path and its mark."""
+def supervisor_env(environ: Mapping[str, str], run: RunDir) -> dict[str, str]:
+    """The kernel's environment without what belongs to another cluster, with this one's code first on the path.
+
+    It does not carry the cluster's mark, which is for what the supervisor starts and will kill.
+    """
     env = {key: value for key, value in environ.items() if not key.startswith("AICLUSTER_") and key not in _FOREIGN}
     path = [str(run.bundle), env.get("PYTHONPATH", "")] if run.bundle.exists() else [env.get("PYTHONPATH", "")]
-    return {**env, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry), Submission.UID_ENV: uid}
+    return {**env, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
 
 
 def probe_gpus(python: str) -> Slots:

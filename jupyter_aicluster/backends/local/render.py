@@ -51,7 +51,7 @@ def _fit(spec: ClusterSpec, inventory: Inventory, machine: Machine, nodes: int) 
     free, total = pool.free or 0, pool.total
     cpus, mem_bytes = nodes * (spec.cpus_per_node or 0), nodes * (spec.mem_per_node_bytes or 0)
     if spec.gpus > total:
-        return Fit.NEVER, f"{spec.gpus} GPUs, {MACHINE} has {_count(total, kind)}"
+        return Fit.NEVER, f"{_count(spec.gpus, 'GPUs')}, {MACHINE} has {_count(total, kind)}"
     if spec.gpu_type is not None and not _is_type(spec.gpu_type, pool.gpu_type):
         has = "simulated ones" if pool.simulated else f"{pool.gpu_type or 'GPUs of unknown type'}"
         return Fit.NEVER, f"{spec.gpu_type} GPUs, {MACHINE} has {has}"
@@ -62,7 +62,7 @@ def _fit(spec: ClusterSpec, inventory: Inventory, machine: Machine, nodes: int) 
         return Fit.NEVER, f"{asked}, {MACHINE} has {format_size(machine.mem_bytes)}"
     if spec.gpus <= free and not pool.waiting:
         return Fit.NOW, f"{free} of {_count(total, kind)} of {MACHINE} are free"
-    ahead = f" and requests for {pool.waiting} GPUs are ahead" if pool.waiting else ""
+    ahead = f" and {_count(pool.waiting, 'GPUs')} asked for before" if pool.waiting else ""
     return Fit.WAITS, f"{free} of {_count(total, kind)} of {MACHINE} are free{ahead}"
 
 
