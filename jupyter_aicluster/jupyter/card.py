@@ -64,10 +64,23 @@ class Board:
             self._wake.notify_all()
             self._push(True)
 
+    def retire(self) -> None:
+        """Another cell goes on with this cluster: what is shown here stays as plain HTML."""
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self._face.finish()
+
     def wait_ended(self, timeout_s: float) -> bool:
         """Whether the cluster has ended, at the latest after ``timeout_s``. Interruptible."""
         with self._wake:
             return self._wake.wait_for(lambda: self.model.status.ended, timeout_s)
+
+    def wait_settled(self) -> None:
+        """Until the cluster is ready or over. Interruptible."""
+        with self._wake:
+            while self.model.status.state in (State.SUBMITTED, State.QUEUED, State.STARTING):
+                self._wake.wait(TICK_S)
 
     def restore(self) -> None:
         """Show again, after the output was cleared."""

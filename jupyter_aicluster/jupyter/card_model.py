@@ -84,7 +84,7 @@ class CardModel:
     _log: deque[tuple[int, str, str]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     _open_lines: dict[tuple[int, str], str] = field(default_factory=dict)
 
-    def for_cell(self, cell_id: str, sent: Sequence[str], expected: Sequence[str], now_s: float) -> CardModel:
+    def for_cell(self, cell_id: str | None, sent: Sequence[str], expected: Sequence[str], now_s: float) -> CardModel:
         """A model for the next cell on the same cluster: it knows its nodes and state, and has a clock and log of its own."""
         new = copy.deepcopy(self)
         new.cell_id, new.names_sent, new.names_expected, new.asked_s, new.report = cell_id, sent, expected, now_s, None
@@ -133,8 +133,9 @@ class CardModel:
 
     def _on_cell(self, event: Event, data: Mapping[str, Any]) -> bool:
         report = CellReport.from_json(data)
-        if self.cell_id in (None, report.cell_id):
-            self.report = report
+        if self.cell_id not in (None, report.cell_id):
+            return False
+        self.report = report
         return True
 
     def _on_notice(self, event: Event, data: Mapping[str, Any]) -> bool:

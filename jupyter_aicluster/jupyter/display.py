@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from jupyter_aicluster.errors import AIClusterError
 from jupyter_aicluster.protocol import CellReport
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class Replay:
@@ -65,10 +66,10 @@ def remote_error(report: CellReport) -> RemoteError:
     return made
 
 
-def short(error: AIClusterError) -> AIClusterError:
+def short(error: _Error) -> _Error:
     """The same error, shown without the frames of this package: its text is all there is to know."""
-    text = f"{type(error).__name__}: {error}"
-    setattr(error, "_render_traceback_", lambda: text.splitlines())  # noqa: B010 - not an attribute of the class: only IPython asks
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    setattr(error, "_render_traceback_", text.splitlines)  # noqa: B010  # not an attribute of the class: only IPython asks for it
     return error
 
 

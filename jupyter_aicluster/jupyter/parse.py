@@ -22,7 +22,7 @@ class CellOptions:
     """One ``%%gpujob`` line. ``spec`` is None where no resources were named: then a cluster must be held already."""
 
     spec: ClusterSpec | None = None
-    backend: str = "auto"
+    backend: str | None = None  # None: the configured one
     on: str | None = None
     new: bool = False
     keep_s: int | None = None
@@ -281,7 +281,7 @@ def _options(given: Mapping[str, Any], environ: Mapping[str, str]) -> CellOption
         raise UsageError("how many GPUs?", hint=f"--gpus is never guessed: add --gpus N{' (a multiple of ' + str(nodes or per_node) + ')'}")
     return CellOptions(
         spec=spec,
-        backend=given.get("backend", "auto"),
+        backend=given.get("backend"),
         on=given.get("on"),
         new=given.get("new", False),
         keep_s=given.get("keep"),

@@ -1,0 +1,410 @@
+"""%%gpujob as a user of plain IPython sees it, with a stand-in for `Cluster` that is told what happens."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+
+from jupyter_aicluster import payload
+from jupyter_aicluster.cells import CellRun
+from jupyter_aicluster.errors import NeverFits
+from jupyter_aicluster.events import Event, Kind
+from jupyter_aicluster.handle import Handle
+from jupyter_aicluster.jupyter import notebook as notebook_module
+from jupyter_aicluster.jupyter.magics import GpuMagics
+from jupyter_aicluster.options import Options
+from jupyter_aicluster.plan import Fit, Guess, Plan
+from jupyter_aicluster.protocol import CellPhase, CellReport, CellRequest
+from jupyter_aicluster.spec import ClusterSpec
+from jupyter_aicluster.state import Ending, Observation, State, Status, Word
+
+Script = Callable[["StandIn", CellRequest, dict[str, Any]], None]
+
+
+def plan_of(spec: ClusterSpec) -> Plan:
+    fits = spec.gpus <= 16
+    because = "16 of 16 are free" if fits else f"{spec.gpus} GPUs, this machine has 16 simulated GPUs"
+    guesses = (Guess("folder /work", "--working-dir"),)
+    return Plan("local", spec, 1, spec.gpus, "python -m agent", Fit.NOW if fits else Fit.NEVER, because, guesses=guesses, simulated=True)
+
+
+@dataclass
+class StandIn:
+    """The part of `Cluster` that the magics use. ``script`` is run in a thread for every cell."""
+
+    spec: ClusterSpec
+    name: str
+    world: World
+    status: Status = field(default_factory=Status)
+    calls: list[str] = field(default_factory=list)
+    watchers: list[Callable[[Any], None]] = field(default_factory=list)
+    runs: dict[str, CellRun] = field(default_factory=dict)
+    heard: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
+    values: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def handle(self) -> Handle:
+        return Handle("local", "0" * 12, self.name)
+
+    def say(self, kind: str, **data: Any) -> None:
+        event = Event(1, 1, time.time(), kind, data)
+        for run in self.runs.values():
+            run.hear(event)
+        for watcher in self.watchers:
+            watcher(event)
+
+    def see(self, word: Word, state: State, reason: str = "") -> None:
+        self.status = replace(self.status, state=state)
+        for watcher in self.watchers:
+            watcher(Observation(word, reason=reason))
+
+    def come_up(self) -> None:
+        self.see(Word.GRANTED, State.STARTING)
+        self.say(Kind.STATE, state="ready", attempt=1)
+        self.status = replace(self.status, state=State.READY)
+
+    def report(self, cell: CellRequest, phase: CellPhase, **more: Any) -> None:
+        self.say(Kind.CELL, **CellReport(cell.cell_id, phase, started_s=1.0, ended_s=3.0 if phase.over else None, **more).to_json())
+
+    def give(self, cell: CellRequest, values: dict[str, Any]) -> int:
+        path = self.world.folder / cell.cell_id
+        with path.open("wb") as file:
+            size = payload.pack_outputs(values, file).size_bytes
+        self.values[cell.cell_id] = path
+        return size
+
+    def end(self, ending: Ending = Ending.DONE) -> None:
+        self.status = replace(self.status, state=State.ENDED)
+        self.say(Kind.END, ending=str(ending), cause="its job is done", ended_s=time.time(), gpus=self.spec.gpus)
+
+    # -- as `Cluster`
+
+    def watch(self, on_change: Callable[[Any], None]) -> Callable[[], None]:
+        self.watchers.append(on_change)
+        return lambda: self.watchers.remove(on_change)
+
+    def cell(self, request: CellRequest, inputs: Path | None) -> CellRun:
+        self.calls.append(f"cell {request.label}")
+        run = self.run_of(request.cell_id)
+        self.world.start(self, request, inputs)
+        return run
+
+    def run_of(self, cell_id: str) -> CellRun:
+        return self.runs.setdefault(cell_id, CellRun(cell_id))
+
+    def value(self, cell_id: str) -> Path:
+        return self.values[cell_id]
+
+    def interrupt(self, cell_id: str) -> None:
+        self.calls.append("interrupt")
+        self.heard.put("interrupt")
+
+    def stop(self, wait_s: float = 30.0) -> bool:
+        self.calls.append("stop")
+        self.end(Ending.STOPPED)
+        return True
+
+
+@dataclass
+class World:
+    """What `Cluster.ask` finds."""
+
+    folder: Path
+    script: Script
+    clusters: list[StandIn] = field(default_factory=list)
+    requests: list[CellRequest] = field(default_factory=list)
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self, cluster: StandIn, request: CellRequest, inputs: Path | None) -> None:
+        values: dict[str, Any] = {}
+        if inputs is not None:
+            with inputs.open("rb") as file:
+                values = payload.unpack(file)
+        self.requests.append(request)
+        self.inputs.append(values)
+        thread = threading.Thread(target=self.script, args=(cluster, request, values))
+        self.threads.append(thread)
+        thread.start()
+
+    def ask(
+        self, spec: ClusterSpec, *, on_plan: Callable[[Plan], None], cell: CellRequest | None = None, payload: Path | None = None, **_: Any
+    ) -> StandIn:
+        plan = plan_of(spec)
+        on_plan(plan)
+        if plan.fit is Fit.NEVER:
+            raise NeverFits(plan.because, hint="ask for less")
+        cluster = StandIn(spec, f"fox{len(self.clusters) or ''}", self)
+        self.clusters.append(cluster)
+        if cell is not None:
+            cluster.run_of(cell.cell_id)
+            self.start(cluster, cell, payload)
+        return cluster
+
+    def plan(self, spec: ClusterSpec, **_: Any) -> Plan:
+        return plan_of(spec)
+
+
+class Notebook:
+    """A shell with the magics, whose world does what ``script`` says."""
+
+    def __init__(self, world: World, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+        self.world, self.shell, self._capsys = world, shell, capsys
+
+    def run(self, source: str) -> tuple[str, ExecutionResult]:
+        """(everything printed, without colours, result)."""
+        result = self.shell.run_cell(source, store_history=True)
+        for thread in self.world.threads:
+            thread.join(10)
+        printed = self._capsys.readouterr()
+        return re.sub(r"\x1b\[[\d;]*m", "", printed.out + printed.err), result
+
+
+def succeed(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
+    """A driver that computes in a namespace of its own what the cell says."""
+    if cluster.status.state is not State.READY:
+        cluster.see(Word.QUEUED, State.QUEUED, "Waiting for 4 GPUs: 2 of 16 are free")
+        cluster.come_up()
+    cluster.report(cell, CellPhase.RUNNING)
+    cluster.say(Kind.OUTPUT, cell_id=cell.cell_id, output={"output_type": "stream", "name": "stdout", "text": "epoch 1\n"})
+    exec(cell.code, inputs)
+    values = {name: inputs[name] for name in cell.outputs if name in inputs}
+    cluster.report(cell, CellPhase.DONE, names=tuple(values), value_bytes=cluster.give(cell, values))
+    if not cell.after_success_s:
+        cluster.end()
+
+
+def fail(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
+    cluster.come_up()
+    cluster.report(cell, CellPhase.RUNNING)
+    error = {
+        "ename": "ZeroDivisionError",
+        "evalue": "division by zero",
+        "traceback": ["<In [1]> in y = 1 / 0", "ZeroDivisionError: division by zero"],
+    }
+    cluster.report(cell, CellPhase.FAILED, error=error, names=("x",), value_bytes=cluster.give(cell, {"x": 1}))
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    made = InteractiveShell()
+    made.colors = "nocolor"
+    yield made
+    made.history_manager.end_session()
+
+
+@pytest.fixture
+def notebook(
+    request: pytest.FixtureRequest,
+    shell: InteractiveShell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Notebook:
+    world = World(tmp_path, getattr(request, "param", succeed))
+    monkeypatch.setattr("jupyter_aicluster.cluster.Cluster", world)
+    magics = GpuMagics(shell)
+    magics.notebook.options = lambda: Options(home=tmp_path)
+    shell.register_magics(magics)
+    return Notebook(world, shell, capsys)
+
+
+def test_a_cell_behaves_as_if_it_had_run_here(notebook: Notebook) -> None:
+    notebook.run("n = 20")
+    printed, result = notebook.run("%%gpujob --gpus 4  # four\ny = n * 2 + 2")
+    assert result.success
+    assert notebook.shell.user_ns["y"] == 42
+    assert notebook.world.inputs[0]["n"] == 20
+    request = notebook.world.requests[0]
+    assert (request.code, request.outputs, request.label, request.after_success_s) == ("y = n * 2 + 2", ("y",), "In [2]", 0.0)
+    lines = printed.splitlines()
+    assert lines[0] == "local: folder /work (--working-dir) · limit 1:00:00 (-t)"
+    assert "epoch 1" in lines
+    assert "[fox] Done after 2 s · 4 GPUs given back" in lines
+    assert any(line.startswith("  Cost: ") for line in lines)
+
+
+@pytest.mark.parametrize("notebook", [fail], indirect=True)
+def test_a_failed_cell_shows_the_remote_traceback_and_its_names_come_back(notebook: Notebook) -> None:
+    printed, result = notebook.run("%%gpujob --gpus 2\nx = 1\ny = 1 / 0")
+    assert type(result.error_in_exec).__name__ == "ZeroDivisionError"
+    assert notebook.shell.user_ns["x"] == 1
+    assert "<In [1]> in y = 1 / 0\nZeroDivisionError: division by zero" in printed
+    assert "jupyter_aicluster" not in printed  # none of our own frames
+    assert "[fox] ZeroDivisionError: division by zero after 2 s · 2 GPUs still held" in printed
+
+
+@pytest.mark.parametrize("notebook", [fail], indirect=True)
+def test_a_mended_cell_runs_again_on_the_held_gpus_which_then_go_back(notebook: Notebook) -> None:
+    notebook.run("%%gpujob --gpus 2\nx = 1\ny = 1 / 0")
+    notebook.world.script = succeed
+    _, result = notebook.run("%%gpujob --gpus 2\ny = x + 1")
+    assert result.success
+    assert notebook.shell.user_ns["y"] == 2
+    assert len(notebook.world.clusters) == 1
+    assert notebook.world.clusters[0].calls == ["cell In [2]"]
+    assert notebook.world.clusters[0].status.ended
+
+
+@pytest.mark.parametrize("notebook", [fail], indirect=True)
+def test_new_and_larger_requirements_ask_for_another_cluster(notebook: Notebook) -> None:
+    notebook.run("%%gpujob --gpus 2\ny = 1 / 0")
+    notebook.world.script = succeed
+    notebook.run("%%gpujob --gpus 4\ny = 1")
+    notebook.run("%%gpujob --gpus 2 --new\ny = 1")
+    assert [cluster.spec.gpus for cluster in notebook.world.clusters] == [2, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("%%gpujob --gpu 4\ny = 1", "did you mean --gpus?"),
+        ("%%gpujob --gpus 24\ny = 1", "24 GPUs, this machine has 16"),
+        ("%%gpujob\ny = 1", "--gpus is never guessed"),
+        ("%%gpujob --gpus 4\ny = nowhere + 1", "name 'nowhere' is not defined"),
+        ("%%gpujob --gpus 4 --in nowhere\ny = 1", "no variable 'nowhere'"),
+        ("lock = open('/dev/null')\nget_ipython().run_cell_magic('gpujob', '--gpus 4', 'y = lock.name')", "lock cannot travel"),
+        ("big = bytes(3_000_000)\nget_ipython().run_cell_magic('gpujob', '--gpus 4 --max-ship 1M', 'y = len(big)')", "--max-ship"),
+        ("%%gpujob --gpus 4\ny = = 1", "syntax"),
+        ("%%gpujob --gpus 4 --working-dir /no/such\ny = 1", "no such folder"),
+        ("%%gpujob --gpus 4\n   ", "the cell is empty"),
+        ("%gpujob usr", "%gpujob use"),
+    ],
+)
+def test_one_clear_error_and_nothing_submitted(notebook: Notebook, cell: str, says: str) -> None:
+    printed, result = notebook.run(cell)
+    assert not result.success
+    assert says in printed
+    assert "Nothing was submitted." in printed
+    assert "Traceback" not in printed
+    assert not notebook.world.clusters
+    assert not list((notebook.world.folder / "tmp").glob("*"))
+
+
+def test_inputs_are_removed_from_the_temporary_folder(notebook: Notebook) -> None:
+    notebook.run("n = 1")
+    notebook.run("%%gpujob --gpus 1\ny = n")
+    assert list((notebook.world.folder / "tmp").iterdir()) == []
+
+
+def test_dry_run_and_plan_submit_nothing(notebook: Notebook) -> None:
+    for line in ("%%gpujob --gpus 4 --dry-run\ny = 1", "%gpujob plan --gpus 4"):
+        printed, result = notebook.run(line)
+        assert result.success
+        assert "4 simulated GPUs from local: 1 × 4" in printed
+        assert "Fits now: 16 of 16 are free" in printed
+        assert "python -m agent" in printed
+    assert not notebook.world.clusters
+
+
+def wait_in_queue(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
+    cluster.see(Word.QUEUED, State.QUEUED, "Waiting for 4 GPUs")
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("notebook", [wait_in_queue], indirect=True)
+def test_interrupt_while_queued_cancels_the_request(notebook: Notebook) -> None:
+    printed, result = notebook.run("%%gpujob --gpus 4\ny = 1")
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert notebook.world.clusters[0].calls == ["stop"]
+    assert "KeyboardInterrupt: the request was given back; the cell did not run" in printed
+
+
+def run_until_interrupted(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
+    cluster.come_up()
+    cluster.report(cell, CellPhase.RUNNING)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert cluster.heard.get(timeout=10) == "interrupt"
+    error = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt: "]}
+    cluster.report(cell, CellPhase.INTERRUPTED, error=error)
+
+
+@pytest.mark.parametrize("notebook", [run_until_interrupted], indirect=True)
+def test_interrupt_while_running_interrupts_the_cell_and_waits_for_its_word(notebook: Notebook) -> None:
+    printed, result = notebook.run("%%gpujob --gpus 4\nwhile True: pass")
+    assert type(result.error_in_exec).__name__ == "KeyboardInterrupt"
+    assert notebook.world.clusters[0].calls == ["interrupt"]
+    assert "[fox] Interrupted after 2 s · 4 GPUs still held" in printed
+
+
+def lose(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
+    cluster.come_up()
+    cluster.report(cell, CellPhase.LOST, cause="its driver ended (killed by signal 9)")
+
+
+@pytest.mark.parametrize("notebook", [lose], indirect=True)
+def test_a_lost_cell_says_why_and_what_to_do(notebook: Notebook) -> None:
+    printed, _ = notebook.run("%%gpujob --gpus 4\ny = 1")
+    assert "the cell did not finish on fox: its driver ended (killed by signal 9)" in printed
+    assert "%gpujob logs fox" in printed
+
+
+def test_up_keeps_a_cluster_for_the_cells_that_follow(notebook: Notebook) -> None:
+    up = threading.Thread(target=lambda: _when(lambda: notebook.world.clusters, lambda: notebook.world.clusters[0].come_up()))
+    up.start()
+    printed, result = notebook.run("%gpujob up --gpus 4")
+    up.join(10)
+    assert result.success
+    assert "[fox] Ready · 4 GPUs held" in printed
+    notebook.run("%%gpujob\na = 1")
+    notebook.run("%%gpujob --gpus 2\nb = a + 1")
+    cluster = notebook.world.clusters[0]
+    assert cluster.calls == ["cell In [2]", "cell In [3]"]
+    assert not cluster.status.ended
+    assert notebook.shell.user_ns["b"] == 2
+    assert notebook.run("%gpujob down")[0].endswith("fox: its GPUs are back\n")
+
+
+def _when(ready: Callable[[], Any], act: Callable[[], None]) -> None:
+    deadline = time.monotonic() + 10
+    while not ready() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    act()
+
+
+def test_defaults_belong_to_the_notebook(notebook: Notebook) -> None:
+    assert "--queue gpu" in notebook.run("%gpujob defaults -p gpu")[0]
+    notebook.run("%%gpujob --gpus 1\ny = 1")
+    assert notebook.world.clusters[0].spec.queue == "gpu"
+
+
+def test_dollar_and_braces_reach_us_as_typed(notebook: Notebook) -> None:
+    notebook.run("n = 3")
+    notebook.run("%%gpujob --gpus {n} --env A=$n{n}\ny = 1")
+    spec = notebook.world.clusters[0].spec
+    assert (spec.gpus, spec.env) == (3, (("A", "$n{n}"),))
+
+
+def test_help_is_shown_for_the_magic(notebook: Notebook) -> None:
+    found = notebook.shell.object_inspect_text("%%gpujob") if hasattr(notebook.shell, "object_inspect_text") else ""
+    assert "--gpus-per-node" in (found or GpuMagics.gpujob.__doc__)
+
+
+def test_large_inputs_are_mentioned(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_aicluster.jupyter.shipping.QUIET_BYTES", 1000)
+    notebook.run("data = bytes(5000)")
+    assert "sending 5." in notebook.run("%%gpujob --gpus 1\ny = len(data)")[0]
+
+
+def test_loading_imports_neither_ray_nor_the_client() -> None:
+    code = (
+        "import sys; from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell();"
+        "shell.run_line_magic('load_ext', 'jupyter_aicluster');"
+        "print([name for name in ('ray', 'aiohttp', 'kubernetes', 'dask', 'anywidget', 'cryptography') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert notebook_module.GIVE_BACK_S > 0
