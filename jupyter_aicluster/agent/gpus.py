@@ -38,7 +38,7 @@ class Gpus:
         self,
         entries: Sequence[str],
         *,
-        command: Sequence[str] = (sys.executable, "-m", "jupyter_aicluster.agent.nvml"),
+        command: Sequence[str] = (sys.executable, "-P", "-m", "jupyter_aicluster.agent.nvml"),
         period_s: float = PERIOD_S,
         silent_s: float = SILENT_S,
         backoff_s: Sequence[float] = BACKOFF_S,

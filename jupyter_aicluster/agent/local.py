@@ -35,7 +35,7 @@ Command = Callable[[RunDir, int | None], Sequence[str]]
 
 def agent_command(run: RunDir, node: int | None) -> list[str]:
     """Hub (``node`` None) or node program."""
-    program = [sys.executable, "-m", "jupyter_aicluster.agent"]
+    program = [sys.executable, "-P", "-m", "jupyter_aicluster.agent"]  # -P: a module of the notebook's folder must not shadow ours
     if node is None:
         return [*program, "hub", "--run", str(run.path), "--bind", "127.0.0.1"]
     return [*program, "node", "--run", str(run.path), "--node", str(node)]

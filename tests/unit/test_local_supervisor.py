@@ -9,6 +9,8 @@ import asyncio
 import os
 import signal
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_aicluster import ledger, procs
-from jupyter_aicluster.agent.local import node_env
-from jupyter_aicluster.backends.local.backend import LocalBackend, LocalOptions
+from jupyter_aicluster.agent.local import agent_command, node_env
+from jupyter_aicluster.backends.local.backend import LocalBackend, LocalOptions, probe_gpus
 from jupyter_aicluster.errors import SubmitError
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.protocol import Submission
@@ -231,6 +233,18 @@ async def test_a_folder_without_a_submission_ends_with_its_evidence(lab: Lab) ->
     await lab.backend.submit(lab.backend.plan(ClusterSpec(gpus=1), await lab.backend.inventory()), handle, run)
     seen = await lab.until(handle, Word.ENDED)
     assert "Submission" in seen.evidence
+
+
+def test_a_module_of_the_notebooks_folder_shadows_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "socket", "asyncio", "jupyter_aicluster"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    supervisor = [sys.executable, *LocalOptions().supervisor, "--help"]
+    hub = [*agent_command(RunDir(tmp_path), None), "--help"]
+    for command in (supervisor, hub):
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (answer.returncode, "usage:" in answer.stdout) == (0, True), answer.stderr
+    assert "cannot be asked" not in probe_gpus(sys.executable).problem
 
 
 async def test_the_log_is_private_and_the_record_of_the_end_too(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class LocalOptions:
     gpus: int = 16
     kind: str = "auto"
     python: str = sys.executable
-    supervisor: tuple[str, ...] = ("-m", "jupyter_aicluster.agent", "local")
+    supervisor: tuple[str, ...] = ("-P", "-m", "jupyter_aicluster.agent", "local")  # -P: a notebook's folder may hold a json.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def supervisor_env(environ: Mapping[str, str], run: RunDir) -> dict[str, str]:
 
 def probe_gpus(python: str) -> Slots:
     """Ask NVML in a process of its own: it may hang or crash."""
-    command = [python, "-m", "jupyter_aicluster.agent.nvml", "--list"]
+    command = [python, "-P", "-m", "jupyter_aicluster.agent.nvml", "--list"]
     try:
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S, check=True)
         found = json.loads(answer.stdout)
