@@ -22,12 +22,13 @@ from typing import Any
 
 from jupyter_aicluster import payload
 from jupyter_aicluster.agent.driverlink import DriverLink, RefusedError
-from jupyter_aicluster.agent.namespace import Before, assigned_names, fresh_main
+from jupyter_aicluster.agent.namespace import Before, fresh_main
 from jupyter_aicluster.agent.outputs import Outputs, Stream
 from jupyter_aicluster.agent.rayside import RaySide
 from jupyter_aicluster.agent.shell import Outcome, Shell, install_streams, make_shell
 from jupyter_aicluster.errors import AIClusterError
 from jupyter_aicluster.events import Kind
+from jupyter_aicluster.names import analyse
 from jupyter_aicluster.protocol import CellPhase, CellReport, CellRequest, Order
 from jupyter_aicluster.rundir import RunDir, read_json
 from jupyter_aicluster.tls import pinned_context
@@ -152,9 +153,10 @@ class Driver:
 
 
 def _assigned(shell: Shell, code: str) -> frozenset[str]:
+    """What a cell that ended normally has assigned, even where it is the same object as before."""
     try:
-        return assigned_names(shell.plain(code))
-    except SyntaxError:  # IPython syntax that is no Python: then only what has changed comes back
+        return analyse(shell.plain(code)).always
+    except AIClusterError:  # no Python after all: then only what is another object, or changed, comes back
         return frozenset()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import symtable
 import sys
 import zlib
 from collections.abc import Collection, Iterable, Mapping
@@ -53,18 +52,6 @@ def fingerprints(values: Mapping[str, Any]) -> dict[str, int | None]:
         name: None if isinstance(value, _NEVER_CHANGE) or sizes[name] > _MAX_COMPARED_BYTES else _fingerprint(value)
         for name, value in values.items()
     }
-
-
-def assigned_names(code: str) -> frozenset[str]:
-    """Global names that plain Python code may assign, in functions (``global``) too. Raises SyntaxError."""
-    top = symtable.symtable(code, "<cell>", "exec")
-    names = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    inner = list(top.get_children())
-    while inner:
-        table = inner.pop()
-        inner += table.get_children()
-        names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_declared_global() and symbol.is_assigned()}
-    return frozenset(names)
 
 
 def _fingerprint(value: Any) -> int | None:

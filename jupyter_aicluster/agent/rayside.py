@@ -54,7 +54,8 @@ class RaySide:
         worker = self._ray._private.worker.global_worker.core_worker
         for actor_id, actor in self._ray._private.state.actors().items():
             mine = actor["JobID"] == self._ray.get_runtime_context().get_job_id()
-            if mine and actor["State"] == "ALIVE" and not actor["Name"] and actor["StartTime"] >= since_s * 1000:
+            born_s = actor["StartTime"] / 1000 or since_s  # 0: it waits to be started
+            if mine and actor["State"] != "DEAD" and not actor["Name"] and born_s >= since_s:
                 worker.kill_actor(self._ray.ActorID.from_hex(actor_id), True)
         tasks = worker.get_pending_children_task_ids(worker.get_current_task_id())
         refs = [self._ray.ObjectRef(task.binary() + _FIRST_RESULT) for task in tasks if _NO_ACTOR in task.binary()]
