@@ -18,7 +18,10 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # one content, one zip: the digest is its name
 def files(package: Path = _PACKAGE) -> list[tuple[str, Path]]:
     """(name in the zip, file): the package below its own name, the stand-ins at the top."""
     inside = sorted(path for path in package.rglob("*.py") if "standin" not in path.parts and "node_modules" not in path.parts)
-    return [(str(Path(package.name) / path.relative_to(package)), path) for path in inside] + [(path.name, path) for path in sorted(_STAND_INS.glob("*.py"))]
+    return [
+        *((str(Path(package.name) / path.relative_to(package)), path) for path in inside),
+        *((path.name, path) for path in sorted(_STAND_INS.glob("*.py"))),
+    ]
 
 
 def make_bundle(cache: Path) -> Path:

@@ -45,7 +45,14 @@ def _pack(code: str, values: Mapping[str, Any], fn: Callable[..., Any]) -> tuple
         packed = payload.pack(values, file)
     label = getattr(fn, "__name__", type(fn).__name__)
     request = CellRequest(
-        cell_id=new_cell_id(), session="main", code=code, filename=f"<{label}>", inputs=packed.sha256, outputs=(RESULT,), after_success_s=1800.0, label=f"{label}()"
+        cell_id=new_cell_id(),
+        session="main",
+        code=code,
+        filename=f"<{label}>",
+        inputs=packed.sha256,
+        outputs=(RESULT,),
+        after_success_s=1800.0,
+        label=f"{label}()",
     )
     return request, path
 

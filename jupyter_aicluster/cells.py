@@ -6,7 +6,6 @@ import queue
 import secrets
 import threading
 
-
 from jupyter_aicluster.events import Event, Kind
 from jupyter_aicluster.protocol import CellPhase, CellReport
 
@@ -52,5 +51,3 @@ class CellRun:
         self.events.put(event)
         if CellPhase(report.phase).over:
             self._over.set()
-
-

@@ -128,7 +128,7 @@ class HubClient:
     async def _refused(self, response: aiohttp.ClientResponse) -> None:
         if response.content_type != "application/json":  # not our hub
             text = (await response.text())[:300]
-            raise HubUnreachable("something else than the hub answered, perhaps a proxy", evidence=text, hint="add the hub's host to no_proxy")
+            raise HubUnreachable("not the hub answered, perhaps a proxy", evidence=text, hint="add the hub's host to no_proxy")
         said = await response.json()
         what, hint = str(said.get("error", response.reason)), str(said.get("hint", ""))
         match response.status:

@@ -37,18 +37,25 @@ _REMEMBERED = frozenset({Kind.STATE, Kind.GATE, Kind.NODE, Kind.DEADLINE, Kind.G
 
 
 class Cluster:
-    """``with Cluster(gpus=16) as c: c.run(fn)``: GPUs from the configured backend, all or none, given back at the end of the block.
+    """``with Cluster(gpus=16) as c: c.run(fn)``: GPUs, all or none, given back at the end of the block.
 
     Blocks until the cluster is ready (``wait_s``: at most so long, then `ClusterEnded`). Raises `NeverFits`, `SpecError` and
     `BackendUnavailable` before anything is submitted.
     """
 
     def __init__(
-        self, gpus: int, *, backend: str = "auto", options: Options | None = None, wait_s: float | None = None, keep_s: float | None = None, **spec: Any
+        self,
+        gpus: int,
+        *,
+        backend: str = "auto",
+        options: Options | None = None,
+        wait_s: float | None = None,
+        keep_s: float | None = None,
+        **spec: Any,
     ) -> None:
         options = options or Options()
         made = self.ask(ClusterSpec(gpus=gpus, **spec), backend=backend, options=options, keep_s=keep_s)
-        self._adopt(made._clusters, made.record)  # noqa: SLF001  # the same class
+        self._adopt(made._clusters, made.record)
         try:
             self.wait_ready(wait_s)
         except BaseException:
@@ -84,7 +91,7 @@ class Cluster:
         working_dir: Path | None = None,
         on_plan: Callable[[Plan], None] = lambda plan: None,
     ) -> Self:
-        """Plan, record and submit; returns while it is queued. ``cell`` (with its inputs in ``payload``) runs as soon as N/N have joined."""
+        """Plan, record and submit; returns while it is queued. ``cell`` (inputs in ``payload``) runs as soon as N/N have joined."""
         options = options or Options()
         clusters = clusters_of(options)
         plan = background.run(cls._plan(clusters, spec, backend or options.backend))
@@ -166,7 +173,10 @@ class Cluster:
         if status.ended:
             raise self._ended(status.end)
         if status.state is not State.READY:
-            raise ClusterEnded(f"{self.name} is not ready after {timeout_s:.0f} s ({status.state})", hint=f"it still waits; %gpujob stop {self.name} ends it")
+            raise ClusterEnded(
+                f"{self.name} is not ready after {timeout_s:.0f} s ({status.state})",
+                hint=f"it still waits; %gpujob stop {self.name} ends it",
+            )
 
     def wait_ended(self, timeout_s: float | None = None) -> bool:
         """Whether it has ended, at most ``timeout_s`` later."""
@@ -278,7 +288,12 @@ class Cluster:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        follower = Follower(self._run, lambda: self._clusters.backend(self.handle.backend).connect(self.handle), self._on_event, self._clusters.options.lease_s)
+        follower = Follower(
+            self._run,
+            lambda: self._clusters.backend(self.handle.backend).connect(self.handle),
+            self._on_event,
+            self._clusters.options.lease_s,
+        )
         following = loop.create_task(follower.follow())
 
         def on_status(record: Record) -> None:
@@ -322,7 +337,7 @@ class Cluster:
     def _tell(watcher: OnChange, change: Change) -> None:
         try:
             watcher(change)
-        except Exception:  # a display's fault must not end the following of the cluster
+        except Exception:  # noqa: BLE001  # a display's fault must not end the following of the cluster
             _log.exception("a watcher failed")
 
     def _lose_cells_if_ended(self) -> None:
@@ -364,4 +379,6 @@ class Cluster:
 
     def _ended(self, end: End | None) -> AIClusterError:
         cause = end.cause if end else "it is over"
-        return ClusterEnded(f"{self.name} has ended: {cause}", evidence=end.evidence if end else "", hint="run the cell again: a new cluster is asked for")
+        return ClusterEnded(
+            f"{self.name} has ended: {cause}", evidence=end.evidence if end else "", hint="run the cell again: a new cluster is asked for"
+        )

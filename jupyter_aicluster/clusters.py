@@ -79,9 +79,7 @@ class Clusters:
             raise NeverFits(plan.because, hint="%gpujob shows what there is; ask for less")
         handle = Handle.new(plan.backend, self.store.names(), plan.spec.label)
         run = self.store.run(handle.uid)
-        record = Record(
-            handle, plan.spec, time.time(), run.path, simulated=plan.simulated, nodes=plan.nodes, owner=wish.owner
-        )
+        record = Record(handle, plan.spec, time.time(), run.path, simulated=plan.simulated, nodes=plan.nodes, owner=wish.owner)
         await asyncio.to_thread(self._write_run, run, handle, plan, wish)
         self.store.put(record)
         try:

@@ -16,7 +16,7 @@ class Kind(StrEnum):
     GATE = "gate"  # gate ("connected" | "joined"), have, want, missing: [node], deadline_s
     NODE = "node"  # node, host, state ("connected" | "joined" | "lost" | "left"), gpus: [GpuInfo]
     CELL = "cell"  # cell_id, phase (CellPhase), see protocol.CellReport
-    OUTPUT = "output"  # cell_id, output: an nbformat-like output (stream, display_data, update_display_data, execute_result, clear_output)
+    OUTPUT = "output"  # cell_id, output: as in nbformat, or update_display_data, clear_output
     NOTICE = "notice"  # text, level ("info" | "warning"): a sentence for the card
     DEADLINE = "deadline"  # deadlines: {"time" | "hold" | "keep" | "lease": Unix seconds}: all that are set
     END = "end"  # an End record
@@ -40,7 +40,9 @@ class Event:
 
     def to_line(self) -> bytes:
         return (
-            json.dumps({"a": self.attempt, "s": self.seq, "t": round(self.time_s, 3), "k": str(self.kind), "d": self.data}, separators=(",", ":"))
+            json.dumps(
+                {"a": self.attempt, "s": self.seq, "t": round(self.time_s, 3), "k": str(self.kind), "d": self.data}, separators=(",", ":")
+            )
             + "\n"
         ).encode()
 

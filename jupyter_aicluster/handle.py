@@ -11,11 +11,13 @@ UID_LENGTH = 12
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?")
 
 # Short, easy to say and to tell apart; a name is for people, the uid is for machines.
-_NAMES = (
-    "fox owl elk bee ant cod eel emu gnu jay koi ram yak bat cat crow deer dove duck frog goat hare hawk ibex kite lark lion lynx mole moth "
-    "newt orca puma seal swan tern toad vole wasp wolf wren bison camel crane eagle egret finch gecko goose heron horse hyena koala lemur llama "
-    "moose mouse otter panda quail raven robin shark skunk sloth snail stork tapir tiger trout viper whale zebra"
-).split()
+_WORDS = (
+    "fox owl elk bee ant cod eel emu gnu jay koi ram yak bat cat crow deer dove duck frog goat hare hawk ibex kite lark lion lynx "
+    "mole moth newt orca puma seal swan tern toad vole wasp wolf wren bison camel crane eagle egret finch gecko goose heron horse "
+    "hyena koala lemur llama moose mouse otter panda quail raven robin shark skunk sloth snail stork tapir tiger trout viper whale "
+    "zebra "
+)
+_NAMES = tuple(_WORDS.split())
 
 
 @dataclass(frozen=True, slots=True, order=True)

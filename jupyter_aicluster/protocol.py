@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 from jupyter_aicluster.spec import ClusterSpec
 
 VERSION = 1
-TOKEN_HEADER = "X-AICluster-Authorization"
+TOKEN_HEADER = "X-AICluster-Authorization"  # noqa: S105  # a header's name
 PROTOCOL_HEADER = "X-AICluster-Protocol"
 
 BEAT_S = 1.0  # a node program's heartbeat
@@ -147,7 +147,9 @@ class Beat(Message):
     client_server: str = ""  # host:port for Ray Client (node 0)
     gpus: tuple[Mapping[str, Any], ...] = ()  # GpuInfo
     samples: tuple[Mapping[str, Any], ...] = ()  # GpuSample, newest
-    drivers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # session → {"state": "running"|"exited", "code", "signal", "start"}
+    drivers: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # session → {"start", "state": "running"|"exited", "code"|"signal"}
     leaving: str = ""  # why it will go (SIGTERM, preemption); empty: it stays
 
 

@@ -80,7 +80,7 @@ class Reconciler:
     async def _look(self, name: str, handles: list[Handle]) -> bool:
         try:
             seen = await self._backend(name).observe(handles)
-        except Exception as error:  # a backend is somebody else's code: its fault must not end the polling of all clusters
+        except Exception as error:  # noqa: BLE001  # a backend is somebody else's code: its fault must not end the polling of all clusters
             _log.warning("%s could not be observed: %r", name, error)
             seen = dict.fromkeys(handles, Observation(Word.UNKNOWN, reason=f"{name} does not answer", evidence=str(error)))
         changed = False

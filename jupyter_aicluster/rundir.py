@@ -14,12 +14,13 @@ from typing import Any
 def write_private(path: Path, data: bytes) -> None:
     """Write a file of mode 0600 whole or not at all (rename), creating nothing but the file."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp makes it 0600
+    part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        os.replace(name, path)
+        part.replace(path)
     except BaseException:
-        os.unlink(name)
+        part.unlink()
         raise
 
 

@@ -38,11 +38,11 @@ class ClusterSpec:
         for name in ("gpus", "nodes", "gpus_per_node", "cpus_per_node", "mem_per_node_bytes", "time_s"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise SpecError(f"{name} must be a whole number of at least 1, not {value!r}", hint="for example --gpus 8")
+                raise SpecError(f"{name} must be a whole number, at least 1, not {value!r}", hint="for example --gpus 8")
         if self.nodes is not None and self.gpus % self.nodes:
             raise SpecError(
                 f"{self.gpus} GPUs cannot be spread evenly over {self.nodes} nodes",
-                hint=f"every node of a cluster has the same number of GPUs: --gpus {-(-self.gpus // self.nodes) * self.nodes} -N {self.nodes}",
+                hint=f"every node has the same number of GPUs: --gpus {-(-self.gpus // self.nodes) * self.nodes} -N {self.nodes}",
             )
         if self.gpus_per_node is not None and self.gpus % self.gpus_per_node:
             raise SpecError(

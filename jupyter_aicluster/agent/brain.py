@@ -44,7 +44,9 @@ class Session:
 class Brain:
     """``clock`` gives seconds, Unix-like and without jumps; ``tail`` the newest lines of a node's log stream."""
 
-    def __init__(self, submission: Submission, clock: Callable[[], float], emit: Emit, tail: Callable[[int, str], str] = lambda node, stream: "") -> None:
+    def __init__(
+        self, submission: Submission, clock: Callable[[], float], emit: Emit, tail: Callable[[int, str], str] = lambda node, stream: ""
+    ) -> None:
         self.submission = submission
         self.attempt = 1
         self.nodes: dict[int, Node] = {}
@@ -156,7 +158,7 @@ class Brain:
         )
 
     def _may_start(self, k: int) -> bool:
-        """The head first; then, on each host, one raylet after another: Ray gives each 30 s, fixed, and they slow each other down."""
+        """The head first; then, on each host, one raylet after another: Ray gives each 30 s, and they slow each other down."""
         node = self.nodes.get(k)
         if node is None:
             return False
@@ -206,7 +208,7 @@ class Brain:
         return report
 
     def wanted_order(self, name: str) -> tuple[str, str, int] | None:
-        """What a connected driver should be doing: ("run", cell, 0), ("interrupt", cell, n-th) or None. A state, so it can be said again."""
+        """What a connected driver should do: ("run", cell, 0), ("interrupt", cell, n-th) or None. A state, so it can be said again."""
         session = self.sessions.get(name)
         if session is None or not session.cells or not self._ready or not session.ready or self.end:
             return None
@@ -263,7 +265,9 @@ class Brain:
         if self._active():
             return  # another cell waits: nothing is given back before it ran
         if self._patience_s <= 0:
-            self.finish(Ending.DONE if good else Ending.FAILED, "its job is done" if good else "its job failed and its GPUs were not to be held")
+            self.finish(
+                Ending.DONE if good else Ending.FAILED, "its job is done" if good else "its job failed and its GPUs were not to be held"
+            )
         self._say_deadlines()
 
     def interrupt(self, cell_id: str) -> None:

@@ -302,7 +302,8 @@ async def _receive(request: web.Request, path: Path) -> str:
     digest = hashlib.sha256()
     part = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
-        with open(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb") as file:
+        part.touch(mode=0o600, exist_ok=False)
+        with part.open("wb") as file:
             async for chunk in request.content.iter_chunked(1 << 20):
                 digest.update(chunk)
                 file.write(chunk)

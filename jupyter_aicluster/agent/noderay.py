@@ -112,7 +112,7 @@ class NodeRay:
         return self._submission.nodes if self._submission.backend == "local" else 1
 
     def _cpus(self) -> int:
-        """Ray's logical CPUs: what was asked for, else our share of what this process may use; at least one a GPU, so that all GPUs can be used."""
+        """Ray's logical CPUs: as asked, else our share of what this process may use; one a GPU at least, so that all can be used."""
         asked = self._submission.cluster_spec.cpus_per_node
         share = len(os.sched_getaffinity(0)) // self._sharers()
         return asked or max(share, self._submission.gpus_per_node)

@@ -104,4 +104,5 @@ def _free(port: int) -> bool:
 
 def taken(log: str) -> bool:
     """Whether Ray's output says that one of its ports was taken: then another block is worth a try."""
-    return any(words in log for words in ("used by other components", "Address already in use", "address already in use", "is already in use"))
+    said = log.lower()
+    return any(words in said for words in ("used by other components", "address already in use", "is already in use"))

@@ -104,7 +104,8 @@ def environment(base: Mapping[str, str], token_file: Path, hosts: list[str]) -> 
         "PYTHONUNBUFFERED": "1",
     }
     # A proxy of the login shell must not stand between the nodes; both spellings are read by somebody.
-    direct = ",".join(dict.fromkeys([*filter(None, (env.get("no_proxy") or env.get("NO_PROXY") or "").split(",")), "localhost", "127.0.0.1", *hosts]))
+    before = (env.get("no_proxy") or env.get("NO_PROXY") or "").split(",")
+    direct = ",".join(dict.fromkeys(filter(None, [*before, "localhost", "127.0.0.1", *hosts])))
     return env | {"no_proxy": direct, "NO_PROXY": direct}
 
 

@@ -12,7 +12,10 @@ import pytest
 
 from jupyter_aicluster import procs
 from jupyter_aicluster.cluster import Cluster
+from jupyter_aicluster.clusters import clusters_of
+from jupyter_aicluster.loop import background
 from jupyter_aicluster.options import Options
+from jupyter_aicluster.plan import Pool
 from jupyter_aicluster.procs import node_tmp
 from jupyter_aicluster.store import Store
 
@@ -41,7 +44,7 @@ def pid_of(uid: str, *words: str) -> int:
     lines = {process.pid: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
     found = [pid for pid, line in lines.items() if set(words) <= set(line) and any(uid in word for word in line)]
     assert len(found) == 1, (words, found)
-    return found[0]
+    return int(found[0])
 
 
 def ports_of(uid: str) -> set[int]:
@@ -77,8 +80,5 @@ def assert_nothing_left(uid: str, ports: set[int], options: Options, within_s: f
     return until(gone, within_s, f"processes {procs.marked(uid)}, ports {[port for port in ports if not bindable(port)]}")
 
 
-def _pools(options: Options) -> tuple[object, ...]:
-    from jupyter_aicluster.clusters import clusters_of
-    from jupyter_aicluster.loop import background
-
+def _pools(options: Options) -> tuple[Pool, ...]:
     return background.run(clusters_of(options).backend("local").inventory()).pools

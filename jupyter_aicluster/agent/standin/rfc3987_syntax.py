@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import os
 import sys
+from pathlib import Path
 from types import ModuleType
-
-_HERE = __file__
 
 
 def _find() -> importlib.machinery.ModuleSpec | None:
     """The real module's spec: found on the path without the entry that this file came from."""
-    mine = [entry for entry in sys.path if entry and os.path.abspath(_HERE).startswith(os.path.abspath(entry) + os.sep)]
-    others = [entry for entry in sys.path if entry not in mine]
+    here = Path(__file__).absolute()
+    others = [entry for entry in sys.path if not (entry and here.is_relative_to(Path(entry).absolute()))]
     return importlib.machinery.PathFinder.find_spec("rfc3987_syntax", others)
 
 
