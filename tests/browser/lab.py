@@ -21,6 +21,13 @@ from playwright.sync_api import Browser, Page
 
 START_S = 90.0
 
+# The page's own connection to its kernel: a cell run before it stands is dropped.
+_CONNECTED = """() => {
+  const kernel = window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
+  return kernel?.connectionStatus === 'connected' && kernel.status === 'idle' && kernel.info;
+}"""
+_QUIET = "lab/user-settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+
 
 @dataclass(frozen=True)
 class Lab:
@@ -34,7 +41,7 @@ class Lab:
         page = browser.new_context(viewport={"width": width, "height": height}).new_page()
         page.goto(f"{self.base}lab/tree/{name}?token={self.token}")
         page.wait_for_function("window.jupyterapp && document.querySelector('.jp-Notebook .cm-content')", timeout=90_000)
-        page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(state="attached", timeout=90_000)
+        page.wait_for_function(_CONNECTED, timeout=90_000, polling=100)
         return page
 
 
@@ -49,8 +56,11 @@ def lab(folder: Path) -> Iterator[Lab]:
     command = [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"),
         *("--ServerApp.port_retries=0", "--ServerApp.base_url=/some/prefix/", f"--ServerApp.root_dir={root}"),
-        *("--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"),
+        "--LabApp.expose_app_in_browser=True",
     ]
+    quiet = folder / "config" / _QUIET  # no questions about news
+    quiet.parent.mkdir(parents=True)
+    quiet.write_text('{"fetchNews": "false", "checkForUpdates": false}')
     with log.open("w") as out:
         server = subprocess.Popen(command, env=_environment(folder, here), cwd=folder, stdout=out, stderr=out)
     try:

@@ -48,6 +48,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield running
 
 
+@pytest.fixture
+def page(browser: Browser, server: Lab, pictures: Path) -> Iterator[Page]:
+    write_notebook(server.root / "case.ipynb", "%load_ext jupyter_aicluster", "")
+    page = server.open(browser, "case.ipynb")
+    yield page
+    page.screenshot(path=pictures / "lab-last.png")  # where it stood, should it have failed
+    page.context.close()
+
+
 def run_cell(page: Page, number: int) -> None:
     page.locator(".jp-Notebook .jp-CodeCell").nth(number).locator(".cm-content").click()
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-cell'); }")
@@ -69,13 +78,12 @@ def busy(page: Page) -> list[str]:
 
 
 @pytest.mark.ray
-def test_a_typed_cell_from_the_queue_to_its_summary(browser: Browser, server: Lab, pictures: Path) -> None:
-    write_notebook(server.root / "case.ipynb", "%load_ext jupyter_aicluster", "")
-    page = server.open(browser, "case.ipynb")
+def test_a_typed_cell_from_the_queue_to_its_summary(page: Page, server: Lab, pictures: Path) -> None:
     page.evaluate(WATCH)
     run_cell(page, 0)
+    expect(page.locator(".jp-CodeCell .jp-InputPrompt").first).to_have_text("[1]:")
 
-    slots = Ledger(server.home / "ledger" / socket.gethostname(), tuple(str(slot) for slot in range(16)))
+    slots = Ledger(server.home / "ledger" / socket.gethostname(), tuple(f"sim{slot}" for slot in range(16)))
     someone = slots.request("0123456789ab", 16, name="somebody")  # holds every GPU for now
     assert slots.try_grant("0123456789ab") is not None
 
@@ -126,7 +134,6 @@ def test_a_typed_cell_from_the_queue_to_its_summary(browser: Browser, server: La
     expect(card).to_have_count(0)  # replaced by plain HTML
     assert len(slots.snapshot().free) == 16
     picture(page, pictures / "lab-ended-dark.png")
-    page.context.close()
 
 
 def _json(values: list[str]) -> str:
