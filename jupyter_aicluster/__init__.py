@@ -13,11 +13,21 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "ClusterSpec", "job", "load_ipython_extension"]
 
 # Imported at first use: the agent and `%load_ext` pay for nothing they do not need.
-_HOMES = {"Cluster": "jupyter_aicluster.cluster", "ClusterSpec": "jupyter_aicluster.spec"}
+_HOMES = {"ClusterSpec": "jupyter_aicluster.spec"}
+
+
+def _configured() -> Any:
+    """The options in the configuration files and environment: outside the core, which reads neither."""
+    return import_module("jupyter_aicluster.jupyter.config").options()
+
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name == "Cluster":
+            cluster = import_module("jupyter_aicluster.cluster")
+            cluster.configured = _configured
+            return cluster.Cluster
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
         if name == "job":

@@ -31,6 +31,7 @@ from jupyter_aicluster.store import Record
 T = TypeVar("T")
 Change = Observation | Event
 OnChange = Callable[[Change], None]
+configured: Callable[[], Options] = Options  # for calls without ``options``; `jupyter_aicluster.Cluster` puts the configuration here
 _log = logging.getLogger(__name__)
 _STATE_KINDS = {State.READY: Word.READY, State.ENDING: Word.RELEASING, State.STARTING: Word.GRANTED}
 _REMEMBERED = frozenset({Kind.STATE, Kind.GATE, Kind.NODE, Kind.DEADLINE, Kind.GPUS, Kind.CELL, Kind.END})
@@ -53,7 +54,7 @@ class Cluster:
         keep_s: float | None = None,
         **spec: Any,
     ) -> None:
-        options = options or Options()
+        options = options or configured()
         made = self.ask(ClusterSpec(gpus=gpus, **spec), backend=backend, options=options, keep_s=keep_s)
         self._adopt(made._clusters, made.record)
         try:
@@ -92,7 +93,7 @@ class Cluster:
         on_plan: Callable[[Plan], None] = lambda plan: None,
     ) -> Self:
         """Plan, record and submit; returns while it is queued. ``cell`` (inputs in ``payload``) runs as soon as N/N have joined."""
-        options = options or Options()
+        options = options or configured()
         clusters = clusters_of(options)
         plan = background.run(cls._plan(clusters, spec, backend or options.backend))
         on_plan(plan)
@@ -115,19 +116,19 @@ class Cluster:
     @classmethod
     def plan(cls, spec: ClusterSpec, *, backend: str = "auto", options: Options | None = None) -> Plan:
         """What `ask` would send, and whether it fits. Submits nothing."""
-        options = options or Options()
+        options = options or configured()
         return background.run(cls._plan(clusters_of(options), spec, backend or options.backend))
 
     @classmethod
     def attach(cls, name: str, *, options: Options | None = None) -> Self:
         """The cluster of that name or uid, whichever process made it. Raises `NotFound`."""
-        clusters = clusters_of(options or Options())
+        clusters = clusters_of(options or configured())
         return cls._of(clusters, clusters.store.find(name))
 
     @classmethod
     def list(cls, *, options: Options | None = None) -> list[Record]:
         """All records, newest first, as true as the schedulers can tell now."""
-        return background.run(clusters_of(options or Options()).refresh())
+        return background.run(clusters_of(options or configured()).refresh())
 
     @classmethod
     def _of(cls, clusters: Clusters, record: Record) -> Self:

@@ -165,7 +165,7 @@ class Orders(Message):
 
 
 class Order(StrEnum):
-    """Lines of a driver's order stream: {"order": …, "cell_id": …}."""
+    """Lines of a driver's order stream: {"order", "cell_id", "n"}; ``n`` counts a cell's interrupts. The same may be said again."""
 
     RUN = "run"
     INTERRUPT = "interrupt"

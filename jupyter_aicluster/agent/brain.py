@@ -18,6 +18,7 @@ from jupyter_aicluster.state import End, Ending, State
 from jupyter_aicluster.units import format_duration
 
 MOST_STILLBORN = 3
+INTERRUPT_TWICE_S = 5.0  # a second interrupt so soon means that the first did not help
 Emit = Callable[[Kind, Mapping[str, Any]], None]
 
 
@@ -37,6 +38,7 @@ class Session:
     ready: bool = False
     batch: int = 0  # the last batch of events taken from this process
     interrupts: int = 0  # of the running cell
+    interrupted_s: float = -INTERRUPT_TWICE_S
     stillborn: int = 0  # processes in a row that ended before they were ready
     cells: list[str] = field(default_factory=list)  # waiting or running, oldest first
 
@@ -271,7 +273,7 @@ class Brain:
         self._say_deadlines()
 
     def interrupt(self, cell_id: str) -> None:
-        """Interrupt a cell run; one still waiting just ends. A second time, while it runs: its driver is replaced."""
+        """Interrupt a cell run; one still waiting just ends. A second time within 5 s: its driver is replaced."""
         report = self.reports.get(cell_id)
         if report is None or CellPhase(report.phase).over:
             return
@@ -281,8 +283,10 @@ class Brain:
             self._report(replace(report, phase=CellPhase.INTERRUPTED, ended_s=self._clock()))
             self._cell_over(session, request, CellPhase.INTERRUPTED)
             return
+        now = self._clock()
         session.interrupts += 1
-        if session.interrupts > 1:
+        again, session.interrupted_s = now - session.interrupted_s < INTERRUPT_TWICE_S, now
+        if session.interrupts > 1 and again:
             self._emit(Kind.NOTICE, {"text": "Interrupted twice: the driver is ended. Its variables are gone.", "level": "warning"})
             self._replace_driver(request.session, CellPhase.INTERRUPTED, "it was interrupted twice and its process was ended")
 

@@ -248,7 +248,7 @@ class Hub:
                     break  # no longer this session's process
                 wanted = self.brain.wanted_order(session)
                 if wanted and wanted != said:
-                    await response.write(json.dumps({"order": wanted[0], "cell_id": wanted[1]}).encode() + b"\n")
+                    await response.write(json.dumps({"order": wanted[0], "cell_id": wanted[1], "n": wanted[2]}).encode() + b"\n")
                     said = wanted
                 if not await stream.wait(PULSE_S):
                     await response.write(json.dumps({"order": Order.PULSE}).encode() + b"\n")
