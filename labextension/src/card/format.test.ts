@@ -23,9 +23,10 @@ test('small GPU time is told in small units', () => {
   assert.deepEqual([12.34, 250, 0.5, 0.01].map(gpuTime), ['12.3 GPU-hours', '250 GPU-hours', '30 GPU-minutes', '36 GPU-seconds']);
 });
 
-test('the clock stands behind the first part of the sentence', () => {
+test('the clock stands behind the first word of the sentence', () => {
   assert.equal(clocked(base, 1000), 'Running 42 s of 2:00:00 · 4/4 busy');
   assert.equal(clocked({ ...base, limit_s: null, sentence: 'Running' }, 1063), 'Running 1:45');
+  assert.equal(clocked({ ...base, limit_s: null, sentence: 'Waiting for 4 GPUs' }, 970), 'Waiting 12 s for 4 GPUs');
   assert.equal(clocked({ ...base, since_s: null, sentence: 'Waiting · 3rd of 7' }, 1000), 'Waiting · 3rd of 7');
 });
 

@@ -34,13 +34,12 @@ export function gpuTime(hours: number): string {
   return minutes >= 0.95 ? `${minutes.toFixed(0)} GPU-minutes` : `${(minutes * 60).toFixed(0)} GPU-seconds`;
 }
 
-/** The sentence with its running clock behind the first part: "Running 0:42 of 2:00:00 · 16/16 busy". */
+/** The sentence with its running clock behind the first word: "Running 0:42 of 2:00:00 · 16/16 busy". */
 export function clocked(snapshot: Snapshot, now_s: number): string {
   const { sentence, since_s, limit_s } = snapshot;
   if (since_s === null) return sentence;
   const clock = duration(now_s - since_s) + (limit_s === null ? '' : ` of ${duration(limit_s)}`);
-  const [first = '', ...rest] = sentence.split(' · ');
-  return [`${first} ${clock}`, ...rest].join(' · ');
+  return sentence.replace(/^\p{L}+/u, word => `${word} ${clock}`);
 }
 
 export function count(n: number, one: string): string {

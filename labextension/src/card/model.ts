@@ -79,7 +79,7 @@ export interface Snapshot {
   tone: Tone;
   attempt: number;
   sentence: string; // "Waiting · 3rd of 7 · about 14:05"; while a clock runs without its time: "Running · 16/16 busy"
-  since_s: number | null; // start of the clock that the card shows behind the sentence; null: no clock
+  since_s: number | null; // start of the clock that the card shows behind the sentence's first word; null: no clock
   limit_s: number | null; // its end as a length ("0:42 of 2:00:00"); null: open
   safe_to_close: string; // "Safe to close this notebook" or what is still here
   gates: Gates;

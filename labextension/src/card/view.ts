@@ -41,7 +41,7 @@ export class CardView {
   }
 
   update(snapshot: Snapshot): void {
-    const moved = this.snapshot?.state !== snapshot.state || this.snapshot.sentence !== snapshot.sentence || this.snapshot.can_keep !== snapshot.can_keep;
+    const moved = this.snapshot === null || answers(this.snapshot) !== answers(snapshot);
     this.snapshot = snapshot;
     this.skew_s = Date.now() / 1000 - snapshot.now_s;
     this.root.dataset['state'] = snapshot.state;
@@ -57,7 +57,7 @@ export class CardView {
     this.drawNames(snapshot);
     this.drawGates(snapshot);
     setText(this.error, snapshot.error);
-    show(this.error, snapshot.error !== '');
+    show(this.error, snapshot.error !== '' && snapshot.tone === 'bad'); // not for an interrupt: the sentence says it
     this.notices.replaceChildren(...snapshot.notices.slice(-2).map(text => h('div', {}, text)));
     show(this.notices, snapshot.notices.length > 0);
     this.drawSummary(snapshot);
@@ -96,11 +96,11 @@ export class CardView {
     setText(this.spoken, snapshot.sentence);
   }
 
-  private drawNames({ names_sent, names_expected, summary }: Snapshot): void {
+  private drawNames({ names_sent, names_expected, state, can_interrupt }: Snapshot): void {
     const parts: (Node | string)[] = [];
     if (names_sent.length) parts.push('sends ', h('code', { title: names_sent.join(', ') }, some(names_sent)));
     if (names_expected.length) {
-      const back = summary ? 'brought back ' : 'brings back ';
+      const back = state === 'ended' || (state === 'ready' && !can_interrupt) ? 'brought back ' : 'brings back ';
       parts.push(parts.length ? ` · ${back}` : back, h('code', { title: names_expected.join(', ') }, some(names_expected)));
     }
     this.names.replaceChildren(...parts);
@@ -125,6 +125,11 @@ export class CardView {
     if (summary.hint) rows.push(h('div', { class: 'aic-hint' }, summary.hint));
     this.summary.replaceChildren(...rows);
   }
+}
+
+/** What changes when a pressed button was answered. */
+function answers({ state, tone, can_interrupt, can_keep, countdowns }: Snapshot): string {
+  return JSON.stringify([state, tone, can_interrupt, can_keep, countdowns.map(countdown => countdown.at_s)]);
 }
 
 function gate(name: string, { have, want }: Gate): HTMLElement {
