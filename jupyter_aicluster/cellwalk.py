@@ -59,6 +59,7 @@ class CellWalk(ast.NodeVisitor):
         if isinstance(node.ctx, ast.Load):
             self._read(node.id)
         elif isinstance(node.ctx, ast.Del):
+            self._read(node.id)
             self._write(node.id)
             self.surely.discard(node.id)
         else:

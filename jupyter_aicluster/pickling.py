@@ -11,6 +11,7 @@ import functools
 import importlib
 import io
 import linecache
+import marshal
 import pickle
 import sys
 from collections.abc import Callable, Mapping
@@ -45,6 +46,8 @@ class NotebookPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is FunctionType and obj.__globals__ is self._main:
             return self._reduce_function(obj)
+        if type(obj) is CodeType:  # cloudpickle would forget its file name, and with it the source; both sides run the same Python
+            return marshal.loads, (marshal.dumps(obj),)
         if _on_gpu(obj):
             return obj.cpu().__reduce_ex__(5)
         return self._cloud.reducer_override(obj)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_aicluster import payload
+from jupyter_aicluster import job, payload
 from jupyter_aicluster.agent.driverlink import DriverLink, RefusedError
 from jupyter_aicluster.agent.namespace import Before, fresh_main
 from jupyter_aicluster.agent.outputs import Outputs, Stream
@@ -189,12 +189,15 @@ def main(argv: list[str] | None = None) -> None:
     tls = pinned_context(run.hub_cert) if url.startswith("https:") else None
     link = DriverLink(url, options.session, options.start, run.hub_token.read_text().strip(), tls)
     outputs = Outputs(lambda cell_id, output: link.post(Kind.OUTPUT, {"cell_id": cell_id, "output": output}), log)
+    job._reporter = lambda text: link.post(Kind.NOTICE, {"text": text, "level": "info"})
     driver = Driver(run, link, outputs)
     outputs.capture()
     install_streams(Stream(outputs, "stdout"), Stream(outputs, "stderr"))
     link.start(driver.order)
     ray = RaySide.connect() if "RAY_ADDRESS" in os.environ else None
-    link.post("driver", {"ready": True, **(ray.resources() if ray is not None else {})})
+    resources = ray.resources() if ray is not None else {}
+    os.environ["AICLUSTER_NODES"] = str(resources.get("nodes", 1))
+    link.post("driver", {"ready": True, **resources})
     module = fresh_main()
     driver.serve(module.__dict__, make_shell(module, outputs), ray)
 
