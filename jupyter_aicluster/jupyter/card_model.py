@@ -87,7 +87,9 @@ class CardModel:
     def for_cell(self, cell_id: str | None, sent: Sequence[str], expected: Sequence[str], now_s: float) -> CardModel:
         """A model for the next cell on the same cluster: it knows its nodes and state, and has a clock and log of its own."""
         new = copy.deepcopy(self)
-        new.cell_id, new.names_sent, new.names_expected, new.asked_s, new.report = cell_id, sent, expected, now_s, None
+        new.cell_id, new.names_sent, new.names_expected, new.asked_s = cell_id, sent, expected, now_s
+        if new.report is not None and cell_id not in (None, new.report.cell_id):
+            new.report = None
         new._notices.clear()
         new._log.clear()
         new._open_lines.clear()

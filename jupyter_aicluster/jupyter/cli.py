@@ -119,9 +119,10 @@ def _attach(arguments: argparse.Namespace) -> None:
 
 def _enable(arguments: argparse.Namespace) -> None:
     """Registers the magic as a lazy one in the user's IPython profile; everything else in that file stays."""
-    from IPython.paths import locate_profile
+    from IPython.core.profiledir import ProfileDir
+    from IPython.paths import get_ipython_dir
 
-    path = Path(locate_profile("default")) / "ipython_config.json"
+    path = Path(ProfileDir.create_profile_dir_by_name(get_ipython_dir(), "default").location) / "ipython_config.json"
     config: dict[str, Any] = read_json(path) or {}
     if not config and path.exists() and path.read_text().strip():
         raise UsageError(f"{path} is not JSON", hint="mend it, or load by hand: %load_ext jupyter_aicluster")

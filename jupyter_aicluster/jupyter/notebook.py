@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -10,7 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from jupyter_aicluster.errors import CellFailed, ClusterEnded, NotFound, UsageError
 from jupyter_aicluster.events import Event, Kind
@@ -145,7 +147,7 @@ class Notebook:
         if shipment.notice:
             print(shipment.notice)  # noqa: T201
         keep_s = float(wanted.keep_s or (held.keep_s if held else 0.0))
-        label = f"In [{self.shell.execution_count}]"
+        label = f"In [{len(self.shell.user_ns.get('In', ())) - 1}]"
         request = CellRequest(
             cell_id=new_cell_id(),
             session=held.session if held else self.session,
@@ -158,13 +160,16 @@ class Notebook:
             label=label,
             max_output_bytes=options.max_output_bytes,
         )
-        try:
-            held, run = self._submit(held, wanted, request, shipment)
-        finally:
-            shipment.remove()
-        held.keep_s = keep_s
-        held.names.update(shipment.sent, shipment.expected)
-        self.follow(held, run, shipment.sent, shipment.expected)
+        with FirstInterrupt() as pressed:
+            try:
+                held, run = self._submit(held, wanted, request, shipment)
+            finally:
+                shipment.remove()
+            held.keep_s = keep_s
+            held.names.update(shipment.sent, shipment.expected)
+            board = held.board(self.shell, run.cell_id, shipment.sent, shipment.expected)
+            board.show()
+        self.follow(held, run, board, bool(pressed))
 
     def _submit(self, held: Held | None, wanted: CellOptions, request: CellRequest, shipment: Shipment) -> tuple[Held, CellRun]:
         if held is not None:
@@ -196,13 +201,11 @@ class Notebook:
         )
         return self.hold(cluster, keep_s=keep_s)
 
-    def follow(self, held: Held, run: CellRun, sent: Sequence[str] = (), expected: Sequence[str] = ()) -> None:
-        """Show a cell run until it is over, put its names here, and raise what it raised."""
+    def follow(self, held: Held, run: CellRun, board: Board, pressed: bool = False) -> None:
+        """Show a cell run until it is over, put its names here, and raise what it raised. ``pressed``: ■ was, just before."""
         cluster = held.cluster
-        board = held.board(self.shell, run.cell_id, sent, expected)
-        board.show()
         try:
-            self._wait(cluster, run, Replay(self.shell.display_pub, board.restore))
+            self._wait(cluster, run, Replay(self.shell.display_pub, board.restore), pressed)
             report = run.report
             if report is not None and report.value_bytes:
                 self._bring_back(cluster, report)
@@ -228,10 +231,13 @@ class Notebook:
         if cluster.status.ended:
             raise_ended(cluster)
 
-    def _wait(self, cluster: Cluster, run: CellRun, replay: Replay) -> None:
+    def _wait(self, cluster: Cluster, run: CellRun, replay: Replay, pressed: bool) -> None:
         """Replay output until the cell run is over or its cluster is. ■ interrupts it; while it waits for GPUs, it cancels."""
         while True:
             try:
+                if pressed:
+                    pressed = False
+                    raise KeyboardInterrupt
                 if _pump(run, replay):
                     return
             except KeyboardInterrupt:
@@ -248,6 +254,31 @@ class Notebook:
         _, stubs = bring_back(path, self.shell.user_ns)
         for stub in stubs:
             print(f"{stub.name} stayed on {cluster.name}: {stub.why}", file=sys.stderr)  # noqa: T201
+
+
+class FirstInterrupt:
+    """While a request is on its way, ■ is only remembered, so that nothing is left behind half asked for; pressed twice it acts."""
+
+    def __init__(self) -> None:
+        self._pressed = False
+        self._before: Any = None
+
+    def __bool__(self) -> bool:
+        return self._pressed
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._remember)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self._pressed:
+            raise KeyboardInterrupt
+        self._pressed = True
 
 
 def _pump(run: CellRun, replay: Replay) -> bool:

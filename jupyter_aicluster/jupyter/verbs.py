@@ -122,7 +122,9 @@ def attach(notebook: Notebook, verb: Verb) -> None:
     if cell_id is None:
         _say(f"{held.name}: {held.cluster.status.state}, no cell runs there. Cells of this notebook now run on it.")
     else:
-        notebook.follow(held, held.cluster.run_of(cell_id))
+        run, board = held.cluster.run_of(cell_id), held.board(notebook.shell, cell_id)
+        board.show()
+        notebook.follow(held, run, board)
 
 
 def logs(notebook: Notebook, verb: Verb) -> None:

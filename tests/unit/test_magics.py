@@ -54,6 +54,8 @@ class StandIn:
     runs: dict[str, CellRun] = field(default_factory=dict)
     heard: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
     values: dict[str, Path] = field(default_factory=dict)
+    said: list[Observation | Event] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def handle(self) -> Handle:
@@ -63,13 +65,17 @@ class StandIn:
         event = Event(1, 1, time.time(), kind, data)
         for run in self.runs.values():
             run.hear(event)
-        for watcher in self.watchers:
-            watcher(event)
+        self.tell(event)
 
     def see(self, word: Word, state: State, reason: str = "") -> None:
         self.status = replace(self.status, state=state)
-        for watcher in self.watchers:
-            watcher(Observation(word, reason=reason))
+        self.tell(Observation(word, reason=reason))
+
+    def tell(self, change: Observation | Event) -> None:
+        with self.lock:
+            self.said.append(change)
+            for watcher in self.watchers:
+                watcher(change)
 
     def come_up(self) -> None:
         self.see(Word.GRANTED, State.STARTING)
@@ -93,7 +99,10 @@ class StandIn:
     # -- as `Cluster`
 
     def watch(self, on_change: Callable[[Any], None]) -> Callable[[], None]:
-        self.watchers.append(on_change)
+        with self.lock:
+            for change in self.said:
+                on_change(change)
+            self.watchers.append(on_change)
         return lambda: self.watchers.remove(on_change)
 
     def cell(self, request: CellRequest, inputs: Path | None) -> CellRun:
@@ -229,7 +238,7 @@ def test_a_cell_behaves_as_if_it_had_run_here(notebook: Notebook) -> None:
     assert notebook.shell.user_ns["y"] == 42
     assert notebook.world.inputs[0]["n"] == 20
     request = notebook.world.requests[0]
-    assert (request.code, request.outputs, request.label, request.after_success_s) == ("y = n * 2 + 2", ("y",), "In [2]", 0.0)
+    assert (request.code, request.outputs, request.label, request.after_success_s) == ("y = n * 2 + 2\n", ("y",), "In [2]", 0.0)
     lines = printed.splitlines()
     assert lines[0] == "local: folder /work (--working-dir) · limit 1:00:00 (-t)"
     assert "epoch 1" in lines
