@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from itertools import islice
+from types import ModuleType
 from typing import Any
 
 from jupyter_aicluster.errors import ShipError
@@ -42,7 +43,7 @@ def _size(value: Any, seen: set[int], depth: int) -> int:
     if held is not None:
         return held
     size = sys.getsizeof(value, 0)
-    if depth > 8 or isinstance(value, type) or (callable(value) and not hasattr(value, "__dict__")):
+    if depth > 8 or isinstance(value, (type, ModuleType)) or (callable(value) and not hasattr(value, "__dict__")):
         return size
     if isinstance(value, Mapping):
         return size + _sampled([*islice(value.keys(), _SAMPLE), *islice(value.values(), _SAMPLE)], 2 * len(value), seen, depth)
@@ -60,7 +61,7 @@ def _held(value: Any) -> int | None:
     """Bytes behind an array-like value; None for anything else."""
     if isinstance(value, (str, bytes, bytearray, int, float, complex, bool, type(None))):
         return sys.getsizeof(value)
-    if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "memory_usage"):
+    if str(type(value).__module__).partition(".")[0] == "pandas" and hasattr(value, "memory_usage"):
         usage = value.memory_usage(deep=False)
         return int(usage if isinstance(usage, int) else usage.sum())
     nbytes = getattr(type(value), "nbytes", None) and getattr(value, "nbytes", None)

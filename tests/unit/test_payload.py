@@ -263,3 +263,13 @@ def test_a_container_that_holds_itself_is_measured() -> None:
     loop: list[Any] = []
     loop.append(loop)
     assert 0 < measure({"loop": loop})["loop"] < 1000
+
+
+def test_a_module_is_a_name_and_odd_types_are_measured() -> None:
+    class Odd(type):
+        __module__ = property(lambda cls: None)  # as of a class that describes its module by a descriptor
+
+    class Value(metaclass=Odd): ...
+
+    assert measure({"np": np})["np"] < 1000
+    assert measure({"odd": Value()})["odd"] < 1000
