@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, Protocol
 
 from jupyter_aicluster.agent.outputs import Outputs
@@ -105,6 +105,13 @@ def _ipython(main: ModuleType, outputs: Outputs) -> Shell:
         def init_create_namespaces(self, user_module: ModuleType | None = None, user_ns: dict[str, Any] | None = None) -> None:
             super().init_create_namespaces(main, main.__dict__)
 
+        def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+            _cut_off_ours(sys.exc_info()[2])
+            super().showtraceback(*args, **kwargs)
+
+        def ask_exit(self) -> None:
+            raise SystemExit(0)
+
         def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
             self.traceback_lines = list(stb)
 
@@ -191,17 +198,25 @@ def clean(data: Mapping[str, Any]) -> dict[str, Any]:
     return {mime: b2a_base64(value, newline=False).decode() if isinstance(value, bytes) else value for mime, value in data.items()}
 
 
+def _cut_off_ours(frames: TracebackType | None) -> None:
+    """End a traceback where the user's code called into this module (`refuse_input`)."""
+    while frames is not None and frames.tb_next is not None:
+        if frames.tb_next.tb_frame.f_code.co_filename == __file__:
+            frames.tb_next = None
+        frames = frames.tb_next
+
+
 def _user_traceback(error: BaseException) -> list[str]:
     """The traceback without this module's own frames."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
+    _cut_off_ours(frames)
     return "".join(traceback.format_exception(type(error), error, frames)).splitlines()
 
 
 def refuse_input(prompt: object = "") -> str:
     """In place of `input` and `getpass`: nobody can answer."""
-    __tracebackhide__ = True  # IPython leaves such frames out
     raise RuntimeError("a cell on a cluster cannot ask for input: read it in an ordinary cell and use the variable here")
 
 

@@ -37,13 +37,13 @@ class DriverHub:
         self._orders: list[dict[str, str]] = []
         self._batch = 0
         self._changed = threading.Condition()
-        self._loop = asyncio.new_event_loop()
         self._url = ""
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         listening = threading.Event()
-        threading.Thread(target=self._serve, args=(listening,), daemon=True).start()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(listening),))
+        self._thread.start()
         assert listening.wait(10)
         env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "AICLUSTER_"))}
         command = [sys.executable, "-m", "jupyter_aicluster.agent.driver", "--run", str(self.run.path), "--session", "s1", "--start", "3"]
@@ -57,7 +57,8 @@ class DriverHub:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(10)
 
     def start(self, code: str, inputs: Mapping[str, Any] | None = None, outputs: tuple[str, ...] = (), **more: Any) -> str:
         """Order a cell; its id."""
@@ -97,27 +98,26 @@ class DriverHub:
         with self._changed:
             self._orders.append(order)
 
-    def _serve(self, listening: threading.Event) -> None:
-        async def start() -> None:
-            app = web.Application(client_max_size=1 << 30)
-            app.add_routes(
-                [
-                    web.get("/v1/drivers/s1/orders", self._get_orders),
-                    web.post("/v1/drivers/s1/events", self._post_events),
-                    web.get("/v1/cells/{cell}/request", self._get_request),
-                    web.get("/v1/files/{sha}", self._get_file),
-                    web.put("/v1/values/{cell}", self._put_value),
-                ]
-            )
-            runner = web.AppRunner(app)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            self._url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            listening.set()
-
-        self._loop.run_until_complete(start())
-        self._loop.run_forever()
+    async def _serve(self, listening: threading.Event) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application(client_max_size=1 << 30)
+        app.add_routes(
+            [
+                web.get("/v1/drivers/s1/orders", self._get_orders),
+                web.post("/v1/drivers/s1/events", self._post_events),
+                web.get("/v1/cells/{cell}/request", self._get_request),
+                web.get("/v1/files/{sha}", self._get_file),
+                web.put("/v1/values/{cell}", self._put_value),
+            ]
+        )
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self._url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        listening.set()
+        await self._stopping.wait()
+        await runner.cleanup()
 
     async def _get_orders(self, request: web.Request) -> web.StreamResponse:
         assert request.query["start"] == "3"
@@ -125,11 +125,12 @@ class DriverHub:
         response = web.StreamResponse()
         await response.prepare(request)
         said = 0
-        while True:
+        while not self._stopping.is_set():
             for order in self._orders[said:]:
                 await response.write(json.dumps(order).encode() + b"\n")
                 said += 1
             await asyncio.sleep(0.01)
+        return response
 
     async def _post_events(self, request: web.Request) -> web.Response:
         body = await request.json()
