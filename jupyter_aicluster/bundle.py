@@ -36,7 +36,7 @@ def make_bundle(cache: Path) -> Path:
         packed = BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bundle:
             for name, data in found:
-                bundle.writestr(zipfile.ZipInfo(name, _DATE), data)
+                bundle.writestr(zipfile.ZipInfo(name, _DATE), data, zipfile.ZIP_DEFLATED)  # a ZipInfo carries its own, STORED
         write_private(target, packed.getvalue())
     return target
 

@@ -69,13 +69,13 @@ class Reconciler:
         fastest, slowest = self._backend(name).poll_s
         pause = fastest
         while handles := [handle for handle in self._watched if handle.backend == name]:
+            self._nudge[name].clear()
             changed = await self._look(name, handles)
             pause = fastest if changed else min(slowest, pause * 1.5)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._nudge[name].wait()
                     pause = fastest
-            self._nudge[name].clear()
 
     async def _look(self, name: str, handles: list[Handle]) -> bool:
         try:
@@ -86,7 +86,7 @@ class Reconciler:
         changed = False
         for handle in handles:
             before = self._store.get(handle.uid)
-            record = self.take(handle, seen[handle])
+            record = self.take(handle, seen.get(handle, Observation(Word.UNKNOWN, reason=f"{name} said nothing of it")))
             changed |= record is not None and before is not None and record.status != before.status
         return changed
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jupyter_aicluster.errors import NotFound
+from jupyter_aicluster.errors import AIClusterError, NotFound
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.rundir import RunDir, read_json, write_json
 from jupyter_aicluster.spec import ClusterSpec
@@ -86,7 +86,7 @@ class Store:
         data = read_json(self._folder / f"{uid}.json")
         try:
             return Record.from_json(data) if data else None
-        except (KeyError, ValueError):  # written by a version that meant something else by it
+        except (AIClusterError, AttributeError, KeyError, TypeError, ValueError):  # written by a version that meant something else by it
             return None
 
     def update(self, uid: str, change: Callable[[Status], Status], target: Target | None = None) -> Record | None:

@@ -19,7 +19,7 @@ def parse_duration(text: str) -> int:
     """
     word = text.strip().lower()
     seconds = 0
-    if word.isdigit():
+    if word.isdecimal():
         seconds = int(word) * 60
     elif clock := _CLOCK.fullmatch(word):
         days, first, second, third = clock.groups()

@@ -100,7 +100,7 @@ class Hub:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         given = request.headers.get(TOKEN_HEADER) or bearer
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._token.encode()):
             return _error(401, "wrong or missing token", "attach with the records of the user who made this cluster")
         spoken = request.headers.get(PROTOCOL_HEADER, str(VERSION))
         if spoken != str(VERSION):

@@ -23,7 +23,15 @@ _SOCKET_TAIL = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store
 AF_UNIX_MOST = 107
 STARTED = "Ray runtime started."
 # Variables that would make `ray start` talk to, or behave like, some other cluster.
-_STALE = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_NAMESPACE", "RAY_RUNTIME_ENV_HOOK", "RAY_TMPDIR", "RAY_CLUSTER_NAME")
+_STALE = (
+    "RAY_ADDRESS",
+    "RAY_JOB_CONFIG_JSON_ENV_VAR",
+    "RAY_NAMESPACE",
+    "RAY_RUNTIME_ENV_HOOK",
+    "RAY_TMPDIR",
+    "RAY_CLUSTER_NAME",
+    "RAY_AUTH_TOKEN",  # goes before RAY_AUTH_TOKEN_PATH
+)
 
 
 class TempDirTooLong(AIClusterError):
@@ -122,6 +130,7 @@ class RayProcess:
         self._read = 0
         self._up = False
         self._text = ""
+        log.unlink(missing_ok=True)  # an earlier attempt's: what it says is not about this process
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 arguments, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
