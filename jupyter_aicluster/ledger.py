@@ -219,7 +219,10 @@ def clear_away(entry: Entry, dead_for_s: float) -> bool:
 
     Removes its temp folders and, where the agent could not write an end record any more, writes one.
     """
-    if procs.marked(entry.uid) and (dead_for_s < GRACE_S or procs.kill_marked(entry.uid, timeout_s=0.5)):
+    if dead_for_s < GRACE_S:
+        if procs.any_marked(entry.uid):
+            return False
+    elif procs.kill_marked(entry.uid, timeout_s=0.5):
         return False
     procs.remove_tmp(entry.uid)
     run = RunDir(Path(entry.run))

@@ -17,6 +17,7 @@ from pathlib import Path
 from jupyter_aicluster.protocol import Submission
 
 _TMP = Path("/tmp")  # short on purpose: socket paths below it must stay within AF_UNIX's 107 bytes
+_AGAIN_S = 0.02
 
 
 def node_tmp(uid: str, node: int) -> Path:
@@ -46,17 +47,30 @@ def marked(uid: str, node: int | None = None) -> list[int]:
     return found
 
 
+def any_marked(uid: str) -> bool:
+    """Whether any marked process is left. No is said after a second look: in the middle of an exec a process shows no environment."""
+    if marked(uid):
+        return True
+    time.sleep(_AGAIN_S)
+    return bool(marked(uid))
+
+
 def kill_marked(uid: str, node: int | None = None, timeout_s: float = 5.0, spare: Callable[[int], bool] = lambda pid: False) -> list[int]:
-    """SIGKILL every marked process, again until none is left or ``timeout_s`` passed; returns those still there."""
+    """SIGKILL every marked process, again until none is left or ``timeout_s`` passed; returns those still there.
+
+    None left is believed the second time, as in `any_marked`.
+    """
     deadline = time.monotonic() + timeout_s
+    clean = 0
     while True:
         left = [pid for pid in marked(uid, node) if not spare(pid)]
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if not left or time.monotonic() > deadline:
+        clean = 0 if left else clean + 1
+        if clean == 2 or time.monotonic() > deadline:
             return left
-        time.sleep(0.02)
+        time.sleep(_AGAIN_S)
 
 
 def remove_tmp(uid: str, node: int | None = None) -> None:

@@ -53,7 +53,7 @@ class Supervisor:
         """From queue to end record. Whatever happens in between, the slots go back only when no process of the cluster is left."""
         uid = self.submission.uid
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
         watcher = asyncio.create_task(self._watch_stop_file())
         try:
@@ -62,11 +62,13 @@ class Supervisor:
                 self._end(Ending.STOPPED, "stopped while it waited for GPUs")
             else:
                 await self._serve(slots)
+        except Exception as error:  # whatever it is, its clients must hear of it; the traceback goes to the log
+            self._end(Ending.FAILED, f"its supervisor failed: {type(error).__name__}: {error}", evidence=self.run.tail())
+            raise
         finally:
             watcher.cancel()
             left = await asyncio.to_thread(procs.kill_marked, uid)
             procs.remove_tmp(uid)
-            self._end(Ending.FAILED, "its supervisor failed", evidence=self.run.tail())
             if left:
                 _say(f"processes {left} cannot be killed: their GPUs stay taken until they are gone")
             else:
@@ -98,12 +100,11 @@ class Supervisor:
         stop = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait([ended, stop], return_when=asyncio.FIRST_COMPLETED)
-            asked = not ended.done()
-            if asked:
+            if ended.done():
+                self._end(Ending.FAILED, f"its hub {_died(ended.result())}", evidence=self.run.tail())
+            else:
                 await _end_process(hub, STOP_S)
-            elif hub.returncode:
-                self._end(Ending.FAILED, f"its hub {_died(hub.returncode)}", evidence=self.run.tail())
-            self._end(Ending.STOPPED, "stopped" if asked else "its hub ended")
+                self._end(Ending.STOPPED, "stopped")
         finally:
             stop.cancel()
             for task in nodes:

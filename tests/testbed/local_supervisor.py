@@ -16,7 +16,7 @@ UNTIL_EOF = "cat >/dev/null"
 
 def command(run: RunDir, node: int | None) -> list[str]:
     script = os.environ.get("HUB" if node is None else "NODE", UNTIL_EOF)
-    return ["sh", "-c", f"RUN={run.path}; {script}"]
+    return [os.environ.get("SHELL_PROGRAM", "sh"), "-c", f"RUN={run.path}; {script}"]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import pytest
 from jupyter_aicluster import ledger, procs
 from jupyter_aicluster.agent.local import agent_command, node_env
 from jupyter_aicluster.backends.local.backend import LocalBackend, LocalOptions, probe_gpus
-from jupyter_aicluster.errors import SubmitError
+from jupyter_aicluster.errors import BackendUnavailable, SubmitError
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.protocol import Submission
 from jupyter_aicluster.rundir import RunDir, read_json, write_json
@@ -222,7 +222,34 @@ async def test_a_supervisor_that_cannot_start_submits_nothing(lab: Lab) -> None:
     with pytest.raises(SubmitError) as caught:
         await lab.submit(backend=broken)
     assert "/no/such/python" in caught.value.evidence
+    assert not caught.value.submitted
     assert await lab.backend.find() == []
+
+
+async def test_a_queue_that_cannot_be_written_is_a_submit_error(lab: Lab) -> None:
+    plan = lab.backend.plan(ClusterSpec(gpus=1), await lab.backend.inventory())
+    with pytest.raises(SubmitError) as caught:
+        await lab.backend.submit(plan, Handle.new("local"), RunDir(lab.home / "no" / "such" / "folder"))
+    assert not caught.value.submitted
+
+
+async def test_a_ledger_that_cannot_be_read_is_unknown_not_absent(lab: Lab) -> None:
+    (lab.home / "ledger").write_text("in the way")
+    handle = Handle.new("local")
+    assert (await lab.look(handle)).word is Word.UNKNOWN
+    for ask in (lab.backend.inventory(), lab.backend.find(), lab.backend.cancel(handle)):
+        with pytest.raises(BackendUnavailable):
+            await ask
+    (lab.home / "ledger").unlink()
+
+
+async def test_a_program_that_cannot_be_started_ends_the_cluster_with_the_reason(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL_PROGRAM", "/no/such/shell")
+    handle, _ = await lab.submit()
+    end = (await lab.until(handle, Word.ENDED)).end
+    assert end is not None
+    assert "/no/such/shell" in end.cause
+    assert (await lab.backend.inventory()).free == 4
 
 
 async def test_a_folder_without_a_submission_ends_with_its_evidence(lab: Lab) -> None:
@@ -252,7 +279,7 @@ async def test_the_log_is_private_and_the_record_of_the_end_too(lab: Lab, monkey
     handle, run = await lab.submit()
     await lab.until(handle, Word.ENDED)
     assert {stat.S_IMODE(path.stat().st_mode) for path in (run.log, run.end, run.path / "local.json")} == {0o600}
-    assert (read_json(run.end) or {})["cause"] == "its hub ended"
+    assert (read_json(run.end) or {})["cause"] == "its hub ended with code 0"
 
 
 async def test_the_supervisor_outlives_its_starter_as_nobodys_child(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

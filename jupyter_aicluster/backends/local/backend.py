@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 from jupyter_aicluster import procs
 from jupyter_aicluster.backends.base import Backend, Dialer
 from jupyter_aicluster.backends.local.render import MACHINE, NAME, Machine, make_plan, waiting_reason
-from jupyter_aicluster.errors import HubUnreachable, SubmitError
+from jupyter_aicluster.errors import BackendUnavailable, HubUnreachable, SubmitError
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.ledger import Entry, Ledger, Snapshot
 from jupyter_aicluster.options import Options
@@ -124,8 +124,13 @@ class LocalBackend(Backend):
 
     def _swept(self) -> Snapshot:
         ledger = self._ledger()
-        ledger.sweep()
-        return ledger.snapshot()
+        try:
+            ledger.sweep()
+            return ledger.snapshot()
+        except OSError as error:
+            raise BackendUnavailable(
+                "the queue for this machine's GPUs cannot be read", evidence=str(error), hint=f"is {self._root} yours, and is there room?"
+            ) from error
 
     def _inventory(self) -> Inventory:
         slots, seen = self._slots(), self._swept()
@@ -137,8 +142,16 @@ class LocalBackend(Backend):
         slots = self._slots()
         if plan.spec.gpus > len(slots.names):
             raise SubmitError(f"{plan.spec.gpus} GPUs, {MACHINE} has {len(slots.names)}", hint="ask for fewer: --gpus", submitted=False)
-        write_json(run.path / "local.json", {"ledger": str(self._root), "slots": slots.names})
-        request = self._ledger().request(handle.uid, plan.spec.gpus, priority=plan.spec.priority, name=handle.name, run=run.path)
+        try:
+            write_json(run.path / "local.json", {"ledger": str(self._root), "slots": slots.names})
+            request = self._ledger().request(handle.uid, plan.spec.gpus, priority=plan.spec.priority, name=handle.name, run=run.path)
+        except OSError as error:
+            raise SubmitError(
+                "the queue for this machine's GPUs cannot be written",
+                evidence=str(error),
+                hint=f"is there room in {self._root}?",
+                submitted=False,
+            ) from error
         command = [*self._program, "--run", str(run.path), "--lock-fd", str(request.fd), "--detach"]
         working_dir = plan.spec.working_dir or "."
         try:
@@ -160,15 +173,17 @@ class LocalBackend(Backend):
         except (OSError, subprocess.SubprocessError) as error:
             self._ledger().release(handle.uid)
             evidence = f"{error}\n{run.log.read_text(errors='replace')[-2000:]}"
-            raise SubmitError("the cluster's supervisor could not be started", evidence=evidence, hint="%gpujob doctor") from error
+            raise SubmitError(
+                "the cluster's supervisor could not be started", evidence=evidence, hint="%gpujob doctor", submitted=False
+            ) from error
         finally:
             request.close()
 
     def _observe(self, handles: list[Handle]) -> dict[Handle, Observation]:
         try:
             seen = self._swept()
-        except OSError as error:
-            unknown = Observation(Word.UNKNOWN, reason="the ledger of this machine's GPUs cannot be read", evidence=str(error))
+        except BackendUnavailable as error:
+            unknown = Observation(Word.UNKNOWN, reason=error.what, evidence=error.evidence, hint=error.hint)
             return dict.fromkeys(handles, unknown)
         return {handle: self._look(handle, seen) for handle in handles}
 
