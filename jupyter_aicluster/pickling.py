@@ -48,8 +48,10 @@ class NotebookPickler(pickle.Pickler):
             return self._reduce_function(obj)
         if type(obj) is CodeType:  # cloudpickle would forget its file name, and with it the source; both sides run the same Python
             return marshal.loads, (marshal.dumps(obj),)
-        if _on_gpu(obj):
-            return obj.cpu().__reduce_ex__(5)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.TypedStorage) and obj._untyped_storage.is_cuda:
+            # A tensor in GPU memory travels as a copy in ordinary memory: the other side may have no GPU.
+            return torch.TypedStorage(wrap_storage=obj._untyped_storage.cpu(), dtype=obj.dtype, _internal=True).__reduce__()
         return self._cloud.reducer_override(obj)
 
     def _reduce_function(self, function: FunctionType) -> tuple[Any, ...]:
@@ -151,9 +153,3 @@ def _contents(cell: CellType) -> tuple[Any, ...]:
         return (cell.cell_contents,)
     except ValueError:  # a variable not assigned yet
         return ()
-
-
-def _on_gpu(obj: Any) -> bool:
-    """A torch storage in GPU memory: it travels as a copy in ordinary memory, since the other side may have no GPU."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(obj, (torch.TypedStorage, torch.UntypedStorage)) and obj.is_cuda

@@ -28,7 +28,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHub]:
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     env = os.environ | auth | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     with tempfile.TemporaryDirectory(prefix="aic-", dir="/tmp", ignore_cleanup_errors=True) as temp:  # AF_UNIX paths must be short
-        command = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--port=0", "--num-cpus=2", "--num-gpus=4"]
+        command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--port=0", "--num-cpus=2", "--num-gpus=4"]
         command += ["--include-dashboard=false", f"--temp-dir={temp}"]
         with (folder / "ray.log").open("wb") as log:
             process = subprocess.Popen(
