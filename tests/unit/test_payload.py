@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -207,15 +208,17 @@ def test_a_stub_is_not_sent_back() -> None:
 
 def test_an_output_whose_class_is_missing_here_becomes_a_stub(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("only_there")
+    module.__spec__ = ModuleSpec("only_there", None)  # cloudpickle sends a module by name only if it has one
     exec("class Thing:\n  def __init__(self): self.x = 1\n", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_there", module)
     file = io.BytesIO()
-    pack_outputs({"thing": module.__dict__["Thing"](), "n": 1}, file)
+    pack_outputs({"thing": module.__dict__["Thing"](), "module": module, "n": 1}, file)
     monkeypatch.delitem(sys.modules, "only_there")
     file.seek(0)
     values = unpack(file, tolerant=True)
     assert values["n"] == 1
     assert isinstance(values["thing"], Stub)
+    assert "No module named 'only_there'" in repr(values["module"])
     assert values["thing"].type_name == "only_there.Thing"
     file.seek(0)
     with pytest.raises(CellFailed, match="could not be loaded on the cluster"):
