@@ -7,7 +7,7 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,16 @@ class Board:
             self._wake.notify_all()
             self._push(True)
 
+    def came_back(self, names: Sequence[str]) -> None:
+        with self._lock:
+            self.model.names_back = names
+
     def retire(self) -> None:
         """Another cell goes on with this cluster: what is shown here stays as plain HTML."""
         with self._lock:
             if not self._over:
                 self._over = True
-                self._face.finish()
+                self._face.retire()
 
     def wait_ended(self, timeout_s: float) -> bool:
         """Whether the cluster has ended, at the latest after ``timeout_s``. Interruptible."""
@@ -117,8 +121,8 @@ class _Face:
 
     def show(self) -> None: ...
     def push(self, news: bool) -> None: ...
-    def finish(self) -> None:
-        self.push(True)
+    def finish(self) -> None: ...
+    def retire(self) -> None: ...
 
 
 class _TextFace(_Face):
@@ -177,6 +181,8 @@ class _NotebookFace(_Face):
             self._publish(static_card(snapshot, self._model.log()), self._card_id, True)
             self._card.close()
             self._card = None
+
+    retire = finish
 
     def _publish(self, data: dict[str, Any], display_id: str, update: bool, metadata: dict[str, Any] | None = None) -> None:
         self._publisher.publish(data=data, metadata=metadata or {}, transient={"display_id": display_id}, update=update)

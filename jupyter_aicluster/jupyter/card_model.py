@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import struct
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from jupyter_aicluster.units import format_duration
 LOG_LINES = 200
 LOG_BYTES = 24_000
 _LINE_CHARS = 2_000
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BUSY_PERCENT = 5.0
 _FRAME = struct.Struct("<4f")
 _NAN = float("nan")
@@ -74,6 +76,7 @@ class CardModel:
     inputs_here: str = ""  # "40 MB of inputs": still in this kernel, so it must stay until the cluster has started
     status: Status = field(default_factory=Status)
     report: CellReport | None = None
+    names_back: Sequence[str] | None = None  # what came back and is worth a word; None: nothing was fetched yet
     dashboard: str = ""
     joined_s: float | None = None
     _nodes: dict[int, _Node] = field(default_factory=dict)
@@ -88,6 +91,7 @@ class CardModel:
         """A model for the next cell on the same cluster: it knows its nodes and state, and has a clock and log of its own."""
         new = copy.deepcopy(self)
         new.cell_id, new.names_sent, new.names_expected, new.asked_s = cell_id, sent, expected, now_s
+        new.names_back = None
         if new.report is not None and cell_id not in (None, new.report.cell_id):
             new.report = None
         new._notices.clear()
@@ -309,7 +313,7 @@ class CardModel:
                 if what != "time" or limit_s is None
             ],
             "names_sent": list(self.names_sent),
-            "names_expected": list(self.report.names if over and self.report else self.names_expected),
+            "names_expected": list(self.names_expected if not over else self.names_back or ()),
             "notices": list(self._notices),
             "error": self.error(),
             "can_interrupt": not self.status.ended and (self.running or state in (State.SUBMITTED, State.QUEUED)),
@@ -398,7 +402,7 @@ def _ordinal(number: int) -> str:
 
 
 def _last_written(line: str) -> str:
-    return line.rstrip("\r").rpartition("\r")[2][:_LINE_CHARS]
+    return _COLOURS.sub("", line.rstrip("\r").rpartition("\r")[2])[:_LINE_CHARS]
 
 
 def _float(value: object) -> float:

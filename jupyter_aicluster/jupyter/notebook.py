@@ -82,12 +82,15 @@ class Notebook:
         self._held = {name: held for name, held in self._held.items() if not held.cluster.status.ended}
         return list(self._held.values())
 
-    def find(self, name: str | None) -> Held:
-        """By name (attached if need be), or this notebook's latest. Raises `NotFound`."""
+    def find(self, name: str | None, ended: bool = False) -> Held:
+        """By name (attached if need be), or this notebook's latest (``ended``: even one that has ended). Raises `NotFound`."""
         from jupyter_aicluster.cluster import Cluster
 
+        latest = list(self._held.values())[-1:]
         living = self.living()
         if name is None:
+            if ended and latest:
+                return latest[0]
             if not living:
                 raise NotFound("this notebook holds no cluster", hint="%gpujob list shows yours, %gpujob use NAME takes one")
             return living[-1]
@@ -208,7 +211,7 @@ class Notebook:
             self._wait(cluster, run, Replay(self.shell.display_pub, board.restore), pressed)
             report = run.report
             if report is not None and report.value_bytes:
-                self._bring_back(cluster, report)
+                board.came_back(self._bring_back(cluster, report))
             if report is not None and report.phase == CellPhase.DONE and not held.keep_s:
                 with suppress(KeyboardInterrupt):  # everything is here already
                     board.wait_ended(GIVE_BACK_S)
@@ -247,13 +250,13 @@ class Notebook:
                     raise short(KeyboardInterrupt("the request was given back; the cell did not run")) from None
                 cluster.interrupt(run.cell_id)  # the hub ends the driver when it hears this a second time within 5 s
 
-    def _bring_back(self, cluster: Cluster, report: CellReport) -> None:
+    def _bring_back(self, cluster: Cluster, report: CellReport) -> list[str]:
         from jupyter_aicluster.jupyter.shipping import bring_back
 
-        path = Path(cluster.value(report.cell_id))
-        _, stubs = bring_back(path, self.shell.user_ns)
+        names, stubs = bring_back(cluster.value(report.cell_id), self.shell.user_ns)
         for stub in stubs:
             print(f"{stub.name} stayed on {cluster.name}: {stub.why}", file=sys.stderr)  # noqa: T201
+        return names
 
 
 class FirstInterrupt:

@@ -23,7 +23,10 @@ def receipt(snapshot: Mapping[str, Any]) -> dict[str, str]:
 
 def static_card(snapshot: Mapping[str, Any], log: list[dict[str, Any]]) -> dict[str, str]:
     """What stays in the card's place when the run is over: nodes and the end of the log."""
-    nodes = [f"node {node['node']} {node['host']}: {_gpu_words(node)}, {node['state']}".replace(" :", ":") for node in snapshot["nodes"]]
+    nodes = [
+        f"node {node['node']} {node['host']}: {_gpu_words(node)}{', lost' if node['state'] == 'lost' else ''}".replace(" :", ":")
+        for node in snapshot["nodes"]
+    ]
     lines = [f"{line['node']} {line['stream']} | {line['text']}" for line in log[-_LOG_TAIL:]]
     parts = [f"<ul>{''.join(f'<li>{html.escape(node)}</li>' for node in nodes)}</ul>"] if nodes else []
     if lines:
@@ -82,4 +85,4 @@ def _gpu_words(node: Mapping[str, Any]) -> str:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:.2f}" if hours >= 0.1 or hours == 0 else f"{hours:.4f}"
+    return f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}".rstrip("0").rstrip(".")

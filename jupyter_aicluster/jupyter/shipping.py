@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 from jupyter_aicluster import names, payload
 from jupyter_aicluster.errors import NameMissing
@@ -73,12 +74,17 @@ def prepare(
 
 
 def bring_back(path: Path, namespace: MutableMapping[str, object]) -> tuple[list[str], list[payload.Stub]]:
-    """Put a cell's outputs into the notebook: (names that came, stubs of what stayed). The file must be from a proved hub."""
+    """Put a cell's outputs into the notebook: (names worth a word, stubs of what stayed). The file must be from a proved hub."""
     with path.open("rb") as file:
         values = payload.unpack(file, tolerant=True)
     namespace.update(values)
     stubs = [value for value in values.values() if isinstance(value, payload.Stub)]
-    return [name for name, value in values.items() if not isinstance(value, payload.Stub)], stubs
+    return [name for name, value in values.items() if not _imported(value) and not isinstance(value, payload.Stub)], stubs
+
+
+def _imported(value: object) -> bool:
+    """A module, or a function or class of one: it came back too, but nobody asks."""
+    return isinstance(value, ModuleType) or (isinstance(value, type | FunctionType) and value.__module__ != "__main__")
 
 
 def _notice(size_bytes: int, values: Mapping[str, object]) -> str:

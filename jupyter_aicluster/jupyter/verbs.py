@@ -14,7 +14,7 @@ from jupyter_aicluster.jupyter.notebook import Held, Notebook
 from jupyter_aicluster.jupyter.parse import CellOptions, Verb
 from jupyter_aicluster.protocol import CellPhase
 from jupyter_aicluster.state import State
-from jupyter_aicluster.units import format_duration
+from jupyter_aicluster.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from jupyter_aicluster.options import Options
@@ -128,13 +128,20 @@ def attach(notebook: Notebook, verb: Verb) -> None:
 
 
 def logs(notebook: Notebook, verb: Verb) -> None:
-    held = notebook.find(verb.cluster)
-    node = verb.node or 0
-    stream = verb.stream or f"driver-{held.session}"
-    text = held.cluster.logs(node, stream)
-    if len(text) > LOG_TAIL_BYTES:
-        _say(f"... the last {LOG_TAIL_BYTES // 1000} kB of {len(text) // 1000} kB:")
-    _say(text[-LOG_TAIL_BYTES:].decode(errors="replace").rstrip("\n"))
+    """The end of one stream; which one is said first, with what else there is."""
+    held = notebook.find(verb.cluster, ended=True)
+    sizes = {(int(stream["node"]), str(stream["stream"])): int(stream["size"]) for stream in held.cluster.streams()}
+    wanted = [key for key in sizes if verb.node in (None, key[0]) and verb.stream in (None, key[1])]
+    if not wanted:
+        there = ", ".join(f"--node {node} --stream {name}" for node, name in sizes) or "nothing yet"
+        raise NotFound(f"{held.name} has no such log", hint=f"there is: {there}")
+    chosen = next((key for key in wanted if key[1].startswith("driver")), wanted[0])
+    text = held.cluster.logs(*chosen, max(0, sizes[chosen] - LOG_TAIL_BYTES))
+    others = ", ".join(f"--node {node} --stream {name}" for node, name in sizes if (node, name) != chosen)
+    _say(
+        f"{held.name}, node {chosen[0]}, {chosen[1]}, the end of {format_size(sizes[chosen])}" + (f" (others: {others})" if others else "")
+    )
+    _say(text.decode(errors="replace").rstrip("\n"))
 
 
 def interrupt(notebook: Notebook, verb: Verb) -> None:

@@ -130,6 +130,7 @@ def test_a_failed_cell_holds_its_gpus_with_a_countdown() -> None:
 def test_the_end_has_a_summary_with_a_hint() -> None:
     card = running()
     card.fold(event(Kind.CELL, cell_id="c1", phase="done", started_s=T + 12, ended_s=T + 370, names=["y", "z"]))
+    card.names_back = ["y", "z"]
     end: dict[str, Any] = {
         "ending": "done",
         "cause": "its job is done",
@@ -173,7 +174,7 @@ def test_a_second_attempt_says_so() -> None:
 
 def test_log_lines_are_joined_across_chunks_and_overwritten_by_carriage_returns() -> None:
     card = model()
-    for text in ("epoch 1\nepo", "ch 2\n 10%\r 20%", "\r 30%\n", "open"):
+    for text in ("epoch 1\nepo", "ch \x1b[1m2\x1b[0m\n 10%\r 20%", "\r 30%\n", "open"):
         card.fold(event(Kind.LOG, node=0, stream="driver", offset=0, text=text))
     card.fold(event(Kind.LOG, node=1, stream="raylet", offset=0, text="up\n"))
     assert [(line["node"], line["text"]) for line in card.log()] == [(0, "epoch 1"), (0, "epoch 2"), (0, " 30%"), (1, "up"), (0, "open")]

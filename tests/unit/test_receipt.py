@@ -35,6 +35,7 @@ def running() -> CardModel:
 def done() -> CardModel:
     card = running()
     card.fold(event(Kind.CELL, cell_id="c1", phase="done", started_s=T + 12, ended_s=T + 370, names=["y"]))
+    card.names_back = ["y"]
     end: dict[str, Any] = {
         "ending": "done",
         "cause": "its job is done",
@@ -84,7 +85,7 @@ def test_the_static_card_keeps_nodes_and_the_end_of_the_log() -> None:
     card = done()
     card.fold(event(Kind.LOG, node=1, stream="raylet", offset=0, text="\n".join(f"line {number}" for number in range(50)) + "\n"))
     text = static_card(card.to_json(T), card.log())["text/plain"].splitlines()
-    assert text[:2] == ["node 0 a: 2 × simulated GPU, joined", "node 1 b: 2 × simulated GPU, joined"]
+    assert text[:2] == ["node 0 a: 2 × simulated GPU", "node 1 b: 2 × simulated GPU"]
     assert text[2:] == [f"1 raylet | line {number}" for number in range(30, 50)]
 
 
