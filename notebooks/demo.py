@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "01_quickstart.ipynb"
 TARGET = HERE.parent / "build" / "demo"
 CELL_TIMEOUT_S = 900
+MOST_LINES = 12
 
 
 def main() -> int:
@@ -56,7 +57,8 @@ async def execute(notebook: nbformat.NotebookNode) -> None:
             print(f"[{index}] {cell.source.splitlines()[0][:100]}", flush=True)
             await client.async_execute_cell(cell, index)
             for text in texts(cell):
-                print("    " + text.rstrip().replace("\n", "\n    "))
+                lines = text.rstrip().splitlines()
+                print("\n".join(f"    {line}" for line in [*lines[:MOST_LINES], *(["…"] if len(lines) > MOST_LINES else [])]))
             print(f"    ({time.monotonic() - begun:.1f} s)", flush=True)
 
 
