@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from jupyter_aicluster.agent.brain import MOST_STILLBORN, Brain
 from jupyter_aicluster.events import Kind
 from jupyter_aicluster.protocol import Beat, CellPhase, CellReport, CellRequest, Orders, RayState, Submission
-from jupyter_aicluster.state import Ending, State
+from jupyter_aicluster.state import End, Ending, State
 
 JOB = CellRequest("job", "main", "train()", after_success_s=0.0, after_failure_s=600.0, label="In [7]")
 
@@ -118,6 +118,13 @@ class World:
     def heard(self, kind: Kind) -> list[Mapping[str, Any]]:
         return [data for said, data in self.said if said is kind]
 
+    def ended(self) -> bool:
+        return self.brain.end is not None
+
+    def end(self) -> End:
+        assert self.brain.end is not None
+        return self.brain.end
+
     @property
     def causes(self) -> str:
         return self.brain.end.cause if self.brain.end else ""
@@ -186,11 +193,10 @@ def test_a_gate_that_times_out_names_the_missing_node_with_its_log(joins: bool, 
         if joins:
             world.beat(1, ray=RayState.STARTING)
         world.brain.tick()
-    assert world.brain.end is None
+    assert not world.ended()
     world.now += 1
     world.brain.tick()
-    end = world.brain.end
-    assert end is not None
+    end = world.end()
     assert (end.ending, end.cause, end.evidence) == (Ending.FAILED, cause, evidence)
     assert end.held_gpu_s == 0.0
     assert world.beat(0).stop
@@ -206,12 +212,12 @@ def test_a_cut_of_eight_seconds_survives_and_one_over_fifteen_does_not(cut_s: in
     world.run(cut_s)
     world.silent = set()
     world.run(1)
-    assert (world.brain.end is None) is survives
+    assert world.ended() is not survives
     if not survives:
         assert world.causes == "node 1 (h1) has not been heard for 15 s"
         assert ("lost", 1) in {(data["state"], data["node"]) for data in world.heard(Kind.NODE)}
-        assert world.brain.end is not None
-        assert world.brain.end.evidence == "tail of 1 ray"
+        assert world.ended()
+        assert world.end().evidence == "tail of 1 ray"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +278,7 @@ def test_what_the_old_attempt_still_says_changes_nothing() -> None:
     world.beat(1, ray=RayState.FAILED)
     for k in (0, 1):
         world.brain.beat(Beat(k, f"boot{k}", 1, ray=RayState.FAILED))  # on its way while the fall was decided
-    assert (world.brain.attempt, world.brain.end) == (2, None)
+    assert (world.brain.attempt, world.ended()) == (2, False)
     assert not world.brain.driver_events("main", 1, 99, [{"k": "driver", "d": {}}])  # a process of the first attempt
 
 
@@ -281,8 +287,7 @@ def test_retries_used_up_is_the_end_with_the_last_cause() -> None:
     world.beat(1, ray=RayState.FAILED)
     world.run(6)
     world.beat(0, ray=RayState.FAILED, ray_error="again")
-    assert world.brain.end is not None
-    assert (world.brain.end.ending, world.brain.end.cause, world.brain.end.evidence) == (Ending.FAILED, "Ray fell on node 0 (h0)", "again")
+    assert (world.end().ending, world.end().cause, world.end().evidence) == (Ending.FAILED, "Ray fell on node 0 (h0)", "again")
 
 
 @pytest.mark.xfail(strict=True, reason="BUG Brain.tick/beat: nodes that fell with one attempt each use up a retry of their own")
@@ -301,7 +306,7 @@ def test_nodes_that_fall_together_are_one_fall(how: str) -> None:
             world.attempts[k] = 1
             world.beat(k, ray=RayState.ABSENT)
     assert world.brain.attempt == 2
-    assert world.brain.end is None
+    assert not world.ended()
 
 
 # ---- cells
@@ -321,8 +326,7 @@ def test_a_job_runs_as_soon_as_all_have_joined_and_gives_back_at_once() -> None:
     assert (report.phase, report.names, report.label) == (CellPhase.DONE, ("losses",), "In [7]")
     assert report.started_s is not None
     assert report.ended_s == report.started_s + 10
-    assert world.brain.end is not None
-    assert world.brain.end.ending is Ending.DONE
+    assert world.end().ending is Ending.DONE
     assert world.beat(1).stop
 
 
@@ -348,13 +352,13 @@ def test_cells_of_a_session_run_one_after_another_and_sessions_side_by_side() ->
     assert [world.brain.wanted_order(name) for name in ("main", "other", "nobody")] == [("run", "a", 0), ("run", "c", 0), None]
     world.cell_is("a", CellPhase.RUNNING)
     world.cell_is("a", CellPhase.DONE)
-    assert world.brain.end is None  # others still wait, though it need not be kept
+    assert not world.ended()  # others still wait, though it need not be kept
     assert world.brain.wanted_order("main") == ("run", "b", 0)
 
 
 def test_a_batch_of_events_counts_once() -> None:
     world = World().ready()
-    batch = [{"k": "output", "d": {"cell_id": "c", "output": {}}}]
+    batch: list[Mapping[str, Any]] = [{"k": "output", "d": {"cell_id": "c", "output": {}}}]
     assert world.brain.driver_events("main", 1, 1, batch)
     assert world.brain.driver_events("main", 1, 1, batch)
     assert len(world.heard(Kind.OUTPUT)) == 1
@@ -383,7 +387,7 @@ def test_interrupt_reaches_the_driver_a_second_replaces_it() -> None:
     assert "Its variables are gone" in world.heard(Kind.NOTICE)[-1]["text"]
     world.brain.interrupt("job")  # over: nothing
     assert world.brain.sessions["main"].start == 2
-    assert world.brain.end is None  # held
+    assert not world.ended()  # held
 
 
 def test_an_interrupt_that_was_heard_leaves_the_driver_and_holds_the_gpus() -> None:
@@ -392,7 +396,7 @@ def test_an_interrupt_that_was_heard_leaves_the_driver_and_holds_the_gpus() -> N
     world.cell_is("job", CellPhase.INTERRUPTED)
     assert world.brain.sessions["main"].start == 1
     assert world.brain.wanted_order("main") is None
-    assert world.brain.end is None
+    assert not world.ended()
     assert "hold" in world.brain.snapshot()["deadlines"]
 
 
@@ -412,8 +416,7 @@ def test_without_a_hold_an_interrupted_job_was_interrupted() -> None:
     world = World(cell=CellRequest("job", "main", "", after_failure_s=0.0)).ready().running()
     world.brain.interrupt("job")
     world.cell_is("job", CellPhase.INTERRUPTED)
-    assert world.brain.end is not None
-    assert world.brain.end.ending is Ending.STOPPED
+    assert world.end().ending is Ending.STOPPED
     assert "failed" not in world.causes
 
 
@@ -444,11 +447,11 @@ def test_cells_that_waited_run_in_the_new_driver() -> None:
 def test_drivers_that_never_become_ready_end_the_cluster_with_their_log() -> None:
     world = World(cell=JOB).ready()
     for start in range(1, MOST_STILLBORN + 1):
-        assert world.brain.end is None
+        assert not world.ended()
         world.drivers["main"] = {"start": start, "state": "exited", "code": 1}
         world.beat(0)
-    assert world.brain.end is not None
-    assert (world.causes, world.brain.end.evidence) == (
+    assert world.ended()
+    assert (world.causes, world.end().evidence) == (
         "its driver could not start (exit code 1)",
         f"tail of 0 driver-main-{MOST_STILLBORN}",
     )
@@ -461,7 +464,7 @@ def test_a_driver_that_was_ready_is_not_stillborn() -> None:
         world.driver_ready()
         world.drivers["main"] = {"start": start, "state": "exited", "code": 1}
         world.beat(0)
-    assert world.brain.end is None
+    assert not world.ended()
 
 
 @pytest.mark.xfail(strict=True, reason="BUG Brain._take: after a fall that ends all it still looks at the drivers, and promises a new one")
@@ -470,7 +473,7 @@ def test_no_new_driver_is_promised_by_a_cluster_that_ends() -> None:
     world.driver_ready()
     world.drivers["main"] = {"start": 1, "state": "exited", "signal": 15}
     world.beat(0, ray=RayState.FAILED)
-    assert world.brain.end is not None
+    assert world.ended()
     assert world.heard(Kind.NOTICE) == []
 
 
@@ -489,22 +492,20 @@ def test_the_time_limit_counts_from_joined_not_from_the_beginning() -> None:
     world.running("c")
     world.util = 100.0
     world.run(joined + 299 - world.now)
-    assert world.brain.end is None
+    assert not world.ended()
     world.run(1)
-    assert world.brain.end is not None
-    assert (world.brain.end.ending, world.causes) == (Ending.TIME, "its time limit of 5:00 was reached")
+    assert (world.end().ending, world.causes) == (Ending.TIME, "its time limit of 5:00 was reached")
     assert world.phase("c") == CellPhase.LOST
-    assert world.brain.end.held_gpu_s == pytest.approx(300 * 8)
+    assert world.end().held_gpu_s == pytest.approx(300 * 8)
 
 
 def test_a_held_cluster_that_nobody_uses_goes_back_after_keep() -> None:
     world = World(keep_s=100.0).ready()
     began = world.now
-    while world.brain.end is None and world.now < began + 300:
+    while not world.ended() and world.now < began + 300:
         world.brain.client_seen()  # a notebook is open, but idle
         world.run(1)
-    assert world.brain.end is not None
-    assert (world.brain.end.ending, world.causes) == (Ending.IDLE, "nothing ran on it for 1:40")
+    assert (world.end().ending, world.causes) == (Ending.IDLE, "nothing ran on it for 1:40")
     assert world.now == pytest.approx(began + 100, abs=6)
 
 
@@ -512,7 +513,7 @@ def test_a_failed_job_is_held_so_long_and_then_goes_back() -> None:
     world = World(cell=JOB).ready().running()
     world.cell_is("job", CellPhase.FAILED, error={"ename": "NameError"})
     failed = world.now
-    while world.brain.end is None and world.now < failed + 900:
+    while not world.ended() and world.now < failed + 900:
         world.brain.client_seen()
         world.run(1)
     assert world.now == failed + 600
@@ -534,7 +535,7 @@ def test_keep_during_a_job_outlives_it() -> None:
     world.brain.keep(1800.0)
     world.run(5)
     world.cell_is("job", CellPhase.DONE)
-    assert world.brain.end is None
+    assert not world.ended()
     assert world.brain.snapshot()["deadlines"]["keep"] == pytest.approx(world.now + 1800)
 
 
@@ -542,11 +543,10 @@ def test_without_any_client_idle_gpus_go_back_after_the_lease() -> None:
     world = World().ready()
     began = world.now
     world.run(590)
-    assert world.brain.end is None
+    assert not world.ended()
     world.run(20)
-    assert world.brain.end is not None
-    assert (world.brain.end.ending, world.causes) == (Ending.LEASE, "no notebook was there for 10:00 and its GPUs did nothing")
-    assert world.brain.end.ended_s == pytest.approx(began + 600, abs=6)
+    assert (world.end().ending, world.causes) == (Ending.LEASE, "no notebook was there for 10:00 and its GPUs did nothing")
+    assert world.end().ended_s == pytest.approx(began + 600, abs=6)
 
 
 @pytest.mark.parametrize(("util", "ends"), [(0.0, True), (4.9, True), (50.0, False), (None, False)])
@@ -555,7 +555,7 @@ def test_without_any_client_a_cell_that_computes_runs_on(util: float | None, end
     world = World(cell=JOB).ready().running()
     world.util = util
     world.run(700)
-    assert (world.brain.end is not None) is ends
+    assert world.ended() is ends
 
 
 @pytest.mark.xfail(strict=True, reason="BUG lease.deadlines: unreadable GPUs keep a cluster that has neither client nor cell")
@@ -563,7 +563,7 @@ def test_without_client_and_cell_unreadable_gpus_go_back_too() -> None:
     world = World().ready()
     world.util = None
     world.run(700)
-    assert world.brain.end is not None
+    assert world.ended()
 
 
 def test_deadlines_are_said_when_they_are_set_or_move_not_every_second() -> None:
@@ -596,7 +596,7 @@ def test_the_first_cause_of_an_end_stands_and_it_is_said_once() -> None:
 def test_it_is_over_when_all_nodes_have_said_goodbye() -> None:
     world = World().ready()
     world.brain.finish(Ending.STOPPED, "stopped by its user")
-    assert not world.brain.all_left
+    assert set(world.brain.nodes) == {0, 1}
     for k in (0, 1):
         assert world.beat(k, leaving="the cluster ends").stop
     assert world.brain.all_left
@@ -608,8 +608,7 @@ def test_the_end_record_has_the_accounts() -> None:
     world.util = 50.0
     world.run(100)
     world.brain.finish(Ending.STOPPED, "stopped")
-    end = world.brain.end
-    assert end is not None
+    end = world.end()
     assert (end.gpus, end.peak_mem_bytes, end.used_gpus) == (8, 5, 2)
     assert end.busy_gpu_s == pytest.approx(100, abs=5)
     assert world.brain.snapshot()["end"] == end.to_json()
