@@ -63,7 +63,7 @@ class _Node:
 
 @dataclass
 class CardModel:
-    """One cluster as one cell sees it. ``cell_id`` is the cell run this card belongs to (None: `%gpujob up`, attach)."""
+    """One cluster as one cell sees it. ``cell_id`` is the cell run this card belongs to ("": none; None: whichever is latest)."""
 
     name: str
     backend: str
@@ -87,12 +87,12 @@ class CardModel:
     _log: deque[tuple[int, str, str]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     _open_lines: dict[tuple[int, str], str] = field(default_factory=dict)
 
-    def for_cell(self, cell_id: str | None, sent: Sequence[str], expected: Sequence[str], now_s: float) -> CardModel:
+    def for_cell(self, cell_id: str, sent: Sequence[str], expected: Sequence[str], now_s: float) -> CardModel:
         """A model for the next cell on the same cluster: it knows its nodes and state, and has a clock and log of its own."""
         new = copy.deepcopy(self)
         new.cell_id, new.names_sent, new.names_expected, new.asked_s = cell_id, sent, expected, now_s
         new.names_back = None
-        if new.report is not None and cell_id not in (None, new.report.cell_id):
+        if new.report is not None and new.report.cell_id != cell_id:
             new.report = None
         new._notices.clear()
         new._log.clear()

@@ -12,10 +12,12 @@ from jupyter_aicluster.jupyter.display import short
 from jupyter_aicluster.jupyter.notebook import Notebook
 from jupyter_aicluster.jupyter.parse import help_text, parse_cell_line, parse_verb
 from jupyter_aicluster.options import Options
+from jupyter_aicluster.rundir import RunDir
+from jupyter_aicluster.store import Store
 
 
 def configured() -> Options:
-    """The options of this process. Imported at first use: reading the configuration takes longer than loading the magics."""
+    """The options of this process."""
     from jupyter_aicluster.jupyter.config import options
 
     return options()
@@ -62,5 +64,24 @@ class GpuMagics(Magics):  # type: ignore[misc]
 
 
 def load(shell: Any) -> None:
-    """What ``%load_ext jupyter_aicluster`` does."""
-    shell.register_magics(GpuMagics)
+    """What ``%load_ext jupyter_aicluster`` does: register the magics and say which clusters are still there."""
+    magics = GpuMagics(shell)
+    shell.register_magics(magics)
+    try:
+        lines = still_there(configured())
+    except AIClusterError as error:  # of a configuration file: said now, raised when it matters
+        lines = [str(error)]
+    for line in lines:
+        print(line)  # noqa: T201
+
+
+def still_there(options: Options) -> list[str]:
+    """A line for each living cluster, from the records alone: no scheduler is asked, nothing slow is imported."""
+    if not options.home.exists():
+        return []
+    store = Store(options.home)
+    return [
+        f"{record.handle.name} ({record.spec.gpus} GPUs, {record.handle.backend}) is still yours: %gpujob attach {record.handle.name}"
+        for record in store.living()
+        if not RunDir(record.run).end.exists()
+    ]

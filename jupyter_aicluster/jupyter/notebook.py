@@ -49,8 +49,8 @@ class Held:
     def name(self) -> str:
         return self.cluster.name
 
-    def board(self, shell: Any, cell_id: str | None, sent: Sequence[str] = (), expected: Sequence[str] = ()) -> Board:
-        """A board for the running cell; the one before it becomes plain HTML."""
+    def board(self, shell: Any, cell_id: str, sent: Sequence[str] = (), expected: Sequence[str] = ()) -> Board:
+        """A board for the running cell (``cell_id`` "": `%gpujob up`, no cell); the one before it becomes plain HTML."""
         with self._lock:
             if self._board is not None:
                 self._board.retire()
@@ -222,7 +222,7 @@ class Notebook:
     def wait_ready(self, held: Held) -> None:
         """Show a cluster coming up until all its nodes have joined. ■ gives it back."""
         cluster = held.cluster
-        board = held.board(self.shell, None)
+        board = held.board(self.shell, "")
         board.show()
         try:
             board.wait_settled()
@@ -320,13 +320,13 @@ def raise_ended(cluster: Cluster) -> NoReturn:
     )
 
 
-def press(cluster: Cluster, cell_id: str | None, event: str, seconds: float) -> None:
+def press(cluster: Cluster, cell_id: str, event: str, seconds: float) -> None:
     """A button of the card."""
     if event == "keep":
         cluster.keep(seconds)
-    elif event == "stop" or (event == "interrupt" and (cell_id is None or cluster.status.state in (State.SUBMITTED, State.QUEUED))):
+    elif event == "stop" or (event == "interrupt" and (not cell_id or cluster.status.state is not State.READY)):
         cluster.stop(wait_s=0)
-    elif event == "interrupt" and cell_id is not None:
+    elif event == "interrupt":
         cluster.interrupt(cell_id)
 
 

@@ -148,7 +148,7 @@ def interrupt(notebook: Notebook, verb: Verb) -> None:
     held = notebook.find(verb.cluster)
     cell_id = _running_cell(held)
     if cell_id is None:
-        raise UsageError(f"no cell runs on {held.name}", hint=f"%gpujob down {held.name} gives its GPUs back")
+        raise NotFound(f"no cell runs on {held.name}", hint=f"%gpujob down {held.name} gives its GPUs back")
     held.cluster.interrupt(cell_id)
     _say(f"{held.name}: interrupted")
 

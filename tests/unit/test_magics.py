@@ -24,12 +24,13 @@ from jupyter_aicluster.errors import NeverFits
 from jupyter_aicluster.events import Event, Kind
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.jupyter import notebook as notebook_module
-from jupyter_aicluster.jupyter.magics import GpuMagics
+from jupyter_aicluster.jupyter.magics import GpuMagics, still_there
 from jupyter_aicluster.options import Options
 from jupyter_aicluster.plan import Fit, Guess, Plan
 from jupyter_aicluster.protocol import CellPhase, CellReport, CellRequest
 from jupyter_aicluster.spec import ClusterSpec
 from jupyter_aicluster.state import Ending, Observation, State, Status, Word
+from jupyter_aicluster.store import Record, Store
 
 Script = Callable[["StandIn", CellRequest, dict[str, Any]], None]
 
@@ -417,3 +418,14 @@ def test_loading_imports_neither_ray_nor_the_client() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert notebook_module.GIVE_BACK_S > 0
+
+
+def test_on_load_living_clusters_are_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name, uid in (("fox", "a" * 12), ("owl", "b" * 12)):
+        run = store.run(uid)
+        run.create()
+        store.put(Record(Handle("local", uid, name), ClusterSpec(gpus=4), 1.0, run.path))
+    store.run("b" * 12).end.write_text("{}")
+    assert still_there(Options(home=tmp_path)) == ["fox (4 GPUs, local) is still yours: %gpujob attach fox"]
+    assert still_there(Options(home=tmp_path / "none")) == []
