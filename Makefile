@@ -59,7 +59,7 @@ test-local: setup
 	$(BIN)/python -m pytest tests/unit tests/contract tests/local -m ray
 
 test-notebooks: setup
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env -p no:asyncio -W default notebooks
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env -W default notebooks
 
 test-browser: setup
 	$(BIN)/python -m pytest tests/browser

@@ -86,7 +86,7 @@ def pictures(notebook: nbformat.NotebookNode, page: Path) -> list[Path]:
             "--no-sandbox",
             "--disable-gpu",
             "--hide-scrollbars",
-            "--window-size=1100,3600",
+            "--window-size=1100,4600",
             f"--screenshot={picture}",
         ]
         with tempfile.TemporaryDirectory() as profile:
