@@ -59,6 +59,7 @@ test-local: setup
 	$(BIN)/python -m pytest tests/unit tests/contract tests/local -m ray
 
 test-notebooks: setup
+	JUPYTER_AICLUSTER_HOME=$(CURDIR)/build/home JUPYTER_AICLUSTER_GPU_KIND=simulated \
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env -W default notebooks
 
 test-browser: setup
