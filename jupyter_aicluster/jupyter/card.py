@@ -55,7 +55,8 @@ class Board:
                 self._dirty, self._news = True, self._news or news
                 self._wake.notify_all()
             elif news and not self._over:
-                self._push(True)  # not as part of the cell, which is over: the front end finds the outputs by their ids
+                # In an empty context, not as part of a cell that is over: the front end finds the outputs by their ids.
+                contextvars.Context().run(self._push, True)
 
     def rest(self) -> None:
         """The cell does not block any more."""

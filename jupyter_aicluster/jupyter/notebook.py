@@ -39,7 +39,7 @@ class Held:
 
     def __init__(self, cluster: Cluster, session: str, keep_s: float) -> None:
         self.cluster, self.session, self.keep_s = cluster, session, keep_s
-        self.names: set[str] = set()  # that its driver has from this notebook's cells
+        self.names: set[str] | None = set()  # that its driver has from this notebook's cells; None: adopted, nobody here knows
         self._model = CardModel(name=cluster.name, backend=cluster.handle.backend, gpus=cluster.spec.gpus, asked_s=time.time())
         self._board: Board | None = None
         self._lock = threading.Lock()
@@ -97,8 +97,16 @@ class Notebook:
         for held in living:
             if name in (held.name, held.cluster.handle.uid):
                 return held
-        cluster = Cluster.attach(name, options=self.options())
-        return self.hold(cluster, keep_s=self.options().keep_s)
+        return self.hold(Cluster.attach(name, options=self.options()), keep_s=self.options().keep_s)
+
+    def adopt(self, name: str | None) -> Held:
+        """The same, and go on in the session of the notebook that made it, with its variables."""
+        mine = list(self._held)
+        held = self.find(name)
+        if held.name not in mine and held.cluster.record.owner:
+            held.session, held.names = held.cluster.record.owner, None
+        self.use(held)
+        return held
 
     def hold(self, cluster: Cluster, *, keep_s: float) -> Held:
         """Take note of it and follow it from now on."""
@@ -141,7 +149,7 @@ class Notebook:
         shipment = prepare(
             self.shell.transform_cell(cell),
             self.shell.user_ns,
-            there=held.names if held else (),
+            there=held.names if held else frozenset(),
             also=wanted.inputs,
             only_back=wanted.outputs,
             max_bytes=wanted.max_ship_bytes if wanted.max_ship_bytes is not None else options.max_ship_bytes,
@@ -169,7 +177,8 @@ class Notebook:
             finally:
                 shipment.remove()
             held.keep_s = keep_s
-            held.names.update(shipment.sent, shipment.expected)
+            if held.names is not None:
+                held.names.update(shipment.sent, shipment.expected)
             board = held.board(self.shell, run.cell_id, shipment.sent, shipment.expected)
             board.show()
         self.follow(held, run, board, bool(pressed))

@@ -40,7 +40,7 @@ def prepare(
     code: str,
     namespace: Mapping[str, object],
     *,
-    there: Collection[str],
+    there: Collection[str] | None,
     also: Collection[str] = (),
     only_back: Collection[str] | None = None,
     max_bytes: int,
@@ -48,7 +48,8 @@ def prepare(
 ) -> Shipment:
     """Find and pack the inputs of ``code`` (Python, IPython syntax already transformed).
 
-    ``there``: names that the cluster has from earlier cells. Raises `NameMissing`, `ShipError` or `UsageError` (syntax).
+    ``there``: names that the cluster has from earlier cells, None where that is not known.
+    Raises `NameMissing`, `ShipError` or `UsageError` (syntax).
     """
     cell = names.analyse(code)
     for name in also:
@@ -56,7 +57,8 @@ def prepare(
             raise NameMissing(f"--in {name}: there is no variable {name!r} here", hint=f"assign {name} first, or leave it out")
     wanted = dict.fromkeys([*names.inputs(code, namespace), *also])
     values = {name: namespace[name] for name in wanted}
-    _no_stranger(cell.required, values, there)
+    if there is not None:
+        _no_stranger(cell.required, values, there)
     values = {name: value for name, value in values.items() if not isinstance(value, payload.Stub)}
     expected = tuple(sorted(cell.writes | cell.changes if only_back is None else only_back))
     if not values:

@@ -116,11 +116,11 @@ def use(notebook: Notebook, verb: Verb) -> None:
 
 
 def attach(notebook: Notebook, verb: Verb) -> None:
-    held = notebook.find(verb.cluster)
-    notebook.use(held)
+    held = notebook.adopt(verb.cluster)
     cell_id = _running_cell(held)
     if cell_id is None:
-        _say(f"{held.name}: {held.cluster.status.state}, no cell runs there. Cells of this notebook now run on it.")
+        _say(f"{held.name}: {held.cluster.status.state}, no cell runs there.")
+        _say("Cells of this notebook now run on it, with the variables it has.")
     else:
         run, board = held.cluster.run_of(cell_id), held.board(notebook.shell, cell_id)
         board.show()
