@@ -29,7 +29,7 @@ from jupyter_aicluster.agent.shell import Outcome, Shell, install_streams, make_
 from jupyter_aicluster.errors import AIClusterError
 from jupyter_aicluster.events import Kind
 from jupyter_aicluster.names import analyse
-from jupyter_aicluster.protocol import CellPhase, CellReport, CellRequest, Order
+from jupyter_aicluster.protocol import CellPhase, CellReport, CellRequest, Order, Submission
 from jupyter_aicluster.rundir import RunDir, read_json
 from jupyter_aicluster.tls import pinned_context
 
@@ -41,13 +41,15 @@ class Driver:
 
     def __init__(self, run: RunDir, link: DriverLink, outputs: Outputs) -> None:
         self._run = run
+        self._submission = Submission.from_json(read_json(run.submission) or {})
         self._link = link
         self._outputs = outputs
         self._cells: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._seen: set[str] = set()
         self._guard = threading.Lock()
         self._running: str | None = None  # the cell that an interrupt may reach
-        self._interrupted: set[str] = set()
+        self._interrupted: dict[str, int] = {}  # cell → how often
+        self._whole = False
 
     def order(self, order: Mapping[str, Any]) -> None:
         """An order of the hub, which may say the same again. Called in the link's thread."""
@@ -55,9 +57,9 @@ class Driver:
         if order.get("order") == Order.RUN and cell_id not in self._seen:
             self._seen.add(cell_id)
             self._cells.put(cell_id)
-        elif order.get("order") == Order.INTERRUPT and cell_id not in self._interrupted:
+        elif order.get("order") == Order.INTERRUPT and int(order.get("n", 1)) > self._interrupted.get(cell_id, 0):
             with self._guard:
-                self._interrupted.add(cell_id)
+                self._interrupted[cell_id] = int(order.get("n", 1))
                 if cell_id == self._running:
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -74,6 +76,10 @@ class Driver:
             return
         self._link.post(Kind.CELL, CellReport(cell_id, CellPhase.RUNNING, label=request.label).to_json())
         self._environment(cell_id)
+        if ray is not None and not self._whole:
+            self._whole = True
+            if differs := ray.wait_whole(self._submission.nodes, self._submission.nodes * self._submission.gpus_per_node):
+                self._link.post(Kind.NOTICE, {"text": differs, "level": "warning"})
         namespace = sys.modules["__main__"].__dict__
         try:
             self._load_inputs(request, namespace)
@@ -111,7 +117,7 @@ class Driver:
         """What `jupyter_aicluster.job` reads."""
         folder = self._run.checkpoints / cell_id
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.environ.update(AICLUSTER_CHECKPOINT_DIR=str(folder), AICLUSTER_CELL=cell_id)
+        os.environ.update(AICLUSTER_CHECKPOINT_DIR=str(folder), AICLUSTER_CELL=cell_id, AICLUSTER_NODES=str(self._submission.nodes))
 
     def _load_inputs(self, request: CellRequest, namespace: dict[str, Any]) -> None:
         if request.inputs is None:
@@ -195,9 +201,7 @@ def main(argv: list[str] | None = None) -> None:
     install_streams(Stream(outputs, "stdout"), Stream(outputs, "stderr"))
     link.start(driver.order)
     ray = RaySide.connect() if "RAY_ADDRESS" in os.environ else None
-    resources = ray.resources() if ray is not None else {}
-    os.environ["AICLUSTER_NODES"] = str(resources.get("nodes", 1))
-    link.post("driver", {"ready": True, **resources})
+    link.post("driver", {"ready": True})
     module = fresh_main()
     driver.serve(module.__dict__, make_shell(module, outputs), ray)
 

@@ -51,17 +51,25 @@ class Hub:
         self.logs = LogBook(scratch / "logs")
         self.streams = Streams()
         self._attempt = 1
+        self._address = ("", 0)
         self.over = asyncio.Event()  # END was said
         self.brain = Brain(submission, clock, self.emit, self._tail)
 
     def emit(self, kind: Kind, data: Mapping[str, Any]) -> None:
-        if kind is Kind.STATE:
+        if kind is Kind.STATE and int(data["attempt"]) != self._attempt:
             self._attempt = int(data["attempt"])
+            self.publish()
         if kind in LIVE:
             event = Event(self._attempt, 0, self._clock(), kind, data)
         else:
             event = self.journal.append(self._attempt, self._clock(), kind, dict(data))
         self.streams.say(event)
+
+    def publish(self, address: tuple[str, int] | None = None) -> None:
+        """Write hub.json: where to dial, and the attempt, which the scheduler does not know when Ray restarts in place."""
+        self._address = address or self._address
+        host, port = self._address
+        write_json(self.run.hub, {"host": host, "port": port, "pid": os.getpid(), "attempt": self._attempt, "protocol": VERSION})
 
     def _tail(self, node: int, stream: str) -> str:
         return self.logs.tail(self._attempt, node, stream)
@@ -339,7 +347,7 @@ async def serve(run: RunDir, bind: str) -> int:
     site = web.SockSite(runner, listening, ssl_context=serving_context(run.hub_cert, run.hub_key))
     await site.start()
     host, port = listening.getsockname()[:2]
-    write_json(run.hub, {"host": host, "port": port, "pid": os.getpid(), "attempt": 1, "protocol": VERSION})
+    hub.publish((host, port))
     print(f"hub of {submission.name} listens on {host}:{port}", flush=True)
     await hub.live()
     await asyncio.to_thread(mirror.finish)

@@ -135,7 +135,7 @@ class NodeProgram:
             if orders.attempt != self.attempt:
                 await self._next_attempt(orders.attempt)
             if orders.ray:
-                self.ray.start(orders.ray_address)
+                self.ray.start(orders.ray_address, self.attempt)
             self.ray.look()
             self.drivers.apply(orders.drivers if self.ray.state == RayState.UP else {}, self.ray.address, self.attempt)
             now = (RayState(self.ray.state), repr(self.drivers.status()))

@@ -44,11 +44,11 @@ class NodeRay:
         self.address = self.dashboard = self.client_server = ""
         shutil.rmtree(self._temp / "ray", ignore_errors=True)
 
-    def start(self, gcs_address: str) -> None:
+    def start(self, gcs_address: str, attempt: int) -> None:
         """Start once; said again, nothing happens."""
         if self._process is not None or self.state == RayState.FAILED:
             return
-        self._gcs_address = gcs_address
+        self._gcs_address, self._attempt = gcs_address, attempt
         self.state = RayState.STARTING
         try:
             self._spawn()
@@ -74,7 +74,7 @@ class NodeRay:
             custom_resources={f"aicluster_node_{self._node}": 1.0},
         )
         env = environment(os.environ, self._run.ray_token, [ip, self._gcs_address.rpartition(":")[0]] if self._gcs_address else [ip])
-        log = self._temp / f"ray-{self._tries}.log"
+        log = self._temp / f"ray-{self._attempt}-{self._tries}.log"  # one each: what an earlier start said is not this one's word
         self._process = RayProcess(command(_ray_program(), plan, self._ports), env | self._extra_env, log, self._temp)
         self._tailer.follow("ray" if self._tries == 1 else f"ray-{self._tries}", log)
         self._ip = ip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Any
 
 SOFT_S = 2.0
+WHOLE_S = 10.0
 _FIRST_RESULT = (1).to_bytes(4, "little")  # a task's id followed by this is its first result's
 _NO_ACTOR = b"\xff" * 12  # in the id of a task that no actor runs
 _log = logging.getLogger(__name__)
@@ -38,6 +40,20 @@ class RaySide:
     def resources(self) -> dict[str, int]:
         alive = [node for node in self._ray.nodes() if node["Alive"]]
         return {"nodes": len(alive), "gpus": int(sum(node["Resources"].get("GPU", 0) for node in alive))}
+
+    def wait_whole(self, nodes: int, gpus: int, timeout_s: float = WHOLE_S) -> str:
+        """Wait until Ray counts what was granted: it learns of a raylet a moment after the raylet says that it is up.
+
+        Empty, or a sentence on what differs still.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            have = self.resources()
+            if have == {"nodes": nodes, "gpus": gpus}:
+                return ""
+            if time.monotonic() > deadline:
+                return f"Ray counts {have['gpus']} GPUs on {have['nodes']} nodes; {gpus} on {nodes} were granted"
+            time.sleep(0.02)
 
     def stop_work(self, since_s: float) -> None:
         """Cancel the unfinished tasks that this process started, and kill the unnamed actors it made after ``since_s`` (Unix time).

@@ -31,7 +31,7 @@ def test_a_killed_program_ends_the_cluster_and_leaves_nothing(victim: str, optio
     nodes = 2 if victim == "node program" else 1
     cluster = Cluster(gpus=2, nodes=nodes, options=options, wait_s=120)
     uid, ports = cluster.handle.uid, ports_of(cluster.handle.uid)
-    assert len(ports) > 5
+    assert ports
     os.kill(pid_of(uid, *words), signal.SIGKILL)
     assert_nothing_left(uid, ports, options)
     [record] = Cluster.list(options=options)

@@ -17,17 +17,19 @@ from typing import Any, Self
 from aiohttp import web
 
 from jupyter_aicluster import payload
-from jupyter_aicluster.protocol import CellPhase, CellRequest
-from jupyter_aicluster.rundir import RunDir
+from jupyter_aicluster.protocol import CellPhase, CellRequest, Submission
+from jupyter_aicluster.rundir import RunDir, write_json
 
 
 class DriverHub:
     """Starts one driver, gives it cells and records what it says. ``fail_posts``: answer so many event posts with 503 after taking them."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str] | None = None, fail_posts: int = 0) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None, fail_posts: int = 0, gpus: int = 1) -> None:
         self.run = RunDir(folder / "run")
         self.run.create()
         self.run.hub_token.write_text("secret")
+        submission = Submission(uid="u", name="fox", backend="local", spec={"gpus": gpus}, nodes=1, gpus_per_node=gpus, time_s=60)
+        write_json(self.run.submission, submission.to_json())
         self.fail_posts = fail_posts
         self.events: list[dict[str, Any]] = []
         self.values: dict[str, bytes] = {}

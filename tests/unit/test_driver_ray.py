@@ -41,7 +41,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHub]:
             )
         try:
             address = _address(process, folder / "ray.log")
-            with DriverHub(folder, auth | {"RAY_ADDRESS": address}) as running:
+            with DriverHub(folder, auth | {"RAY_ADDRESS": address}, gpus=4) as running:
                 running.wait(lambda: any(event["k"] == "driver" for event in running.events))
                 yield running
         finally:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -188,7 +188,12 @@ class LocalBackend(Backend):
         return {handle: self._look(handle, seen) for handle in handles}
 
     def _look(self, handle: Handle, seen: Snapshot) -> Observation:
+        """One cluster's observation. A restart in place is the hub's doing: the attempt is what the hub says it is."""
         run = self._run(handle)
+        attempt = (read_json(run.hub) or {}).get("attempt", 1)
+        return replace(self._word(handle, run, seen), attempt=attempt)
+
+    def _word(self, handle: Handle, run: RunDir, seen: Snapshot) -> Observation:
         entry = seen.find(handle.uid)
         if entry is None:
             end = read_json(run.end)
