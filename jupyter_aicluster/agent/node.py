@@ -56,9 +56,10 @@ class NodeProgram:
 
     def leave(self, why: str) -> None:
         """End this node's part, once; the first reason stands."""
-        self.leaving = self.leaving or why
-        self.fence.set()
-        self._beat_now.set()
+        if not self.leaving:  # once: each time would be another beat without a pause
+            self.leaving = why
+            self.fence.set()
+            self._beat_now.set()
 
     async def live(self) -> int:
         self.temp.mkdir(mode=0o700, exist_ok=True)
