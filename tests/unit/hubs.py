@@ -62,7 +62,7 @@ async def serving(run: RunDir, wanted: Submission, scratch: Path, *, live: bool 
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     await web.SockSite(runner, listening, ssl_context=serving_context(run.hub_cert, run.hub_key)).start()
-    write_json(run.hub, {"host": "127.0.0.1", "port": port, "attempt": 1, "protocol": VERSION})
+    hub.publish(("127.0.0.1", port))
     living = asyncio.create_task(hub.live()) if live else None
     headers = {TOKEN_HEADER: run.hub_token.read_text(), PROTOCOL_HEADER: str(VERSION)}
     connector = aiohttp.TCPConnector(ssl=pinned_context(run.hub_cert))

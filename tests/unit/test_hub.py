@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import ssl
 import stat
 import sys
@@ -20,7 +21,7 @@ from jupyter_aicluster.agent import hub as module
 from jupyter_aicluster.agent.hub import Hub
 from jupyter_aicluster.events import Cursor, Event, Kind
 from jupyter_aicluster.protocol import PROTOCOL_HEADER, TOKEN_HEADER, VERSION, Beat, CellRequest, RayState
-from jupyter_aicluster.rundir import RunDir
+from jupyter_aicluster.rundir import RunDir, read_json
 from jupyter_aicluster.state import Ending, State
 from jupyter_aicluster.tls import pinned_context
 from tests.unit.hubs import Served, make_run, serving, submission
@@ -332,6 +333,15 @@ async def test_a_stop_file_ends_it_where_no_hub_was_there_to_be_told(run: RunDir
             await hub.hub.over.wait()
         assert hub.brain.end is not None
         assert hub.brain.end.ending is Ending.STOPPED
+
+
+async def test_where_it_listens_and_which_attempt_it_is_in_is_written_for_those_who_look(hub: Served) -> None:
+    port = int(hub.base.rpartition(":")[2])
+    assert read_json(hub.run.hub) == {"host": "127.0.0.1", "port": port, "pid": os.getpid(), "attempt": 1, "protocol": VERSION}
+    hub.hub.emit(Kind.STATE, {"state": State.STARTING, "attempt": 2})
+    told = read_json(hub.run.hub)
+    assert told is not None
+    assert (told["port"], told["attempt"]) == (port, 2)
 
 
 # ---- logs

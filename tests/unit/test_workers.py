@@ -1,0 +1,122 @@
+"""Drivers as processes: which run, how they ended. The driver here is a short script under the real one's name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from jupyter_aicluster.agent.logs import Tailer
+from jupyter_aicluster.agent.workers import Drivers
+from tests.unit.hubs import make_run, submission
+
+SCRIPT = """
+import json, os, signal, sys, time
+interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "interruptible": interruptible}))
+sys.stdout.flush()
+if os.environ["AICLUSTER_SESSION"] == "brief":
+    sys.exit(3)
+if os.environ["AICLUSTER_SESSION"] == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("deaf", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def tailer() -> Tailer:
+    return Tailer()
+
+
+@pytest.fixture
+async def drivers(tmp_path: Path, tailer: Tailer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Drivers]:
+    package = tmp_path / "fake" / "jupyter_aicluster" / "agent"
+    package.mkdir(parents=True)
+    for name, text in {"driver.py": SCRIPT, "__init__.py": "", "../__init__.py": ""}.items():
+        (package / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
+    monkeypatch.setenv("RAY_ADDRESS", "stale:1")
+    (tmp_path / "work").mkdir()
+    wanted = submission(working_dir=str(tmp_path / "work"))
+    made = Drivers(make_run(tmp_path / "run", wanted), wanted, tmp_path, tailer)
+    yield made
+    await made.stop()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def log(folder: Path, session: str = "main", start: int = 1) -> Path:
+    return folder / f"driver-{session}-{start}.log"
+
+
+async def test_a_driver_gets_its_clusters_address_token_and_folder(drivers: Drivers, tailer: Tailer, tmp_path: Path) -> None:
+    drivers.apply({"main": 1}, "10.0.0.1:20001", 2)
+    await until(lambda: b"\n" in log(tmp_path).read_bytes())
+    said = json.loads(log(tmp_path).read_text())
+    env = said["env"]
+    assert said["argv"] == ["--run", str(tmp_path / "run"), "--session", "main"]
+    assert said["cwd"] == str(tmp_path / "work")
+    assert said["interruptible"]
+    assert (env["RAY_ADDRESS"], env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"]) == (
+        "10.0.0.1:20001",
+        "token",
+        str(tmp_path / "run/secrets/ray.token"),
+    )
+    assert (env["AICLUSTER_SESSION"], env["AICLUSTER_DRIVER_START"], env["AICLUSTER_ATTEMPT"]) == ("main", "1", "2")
+    assert "10.0.0.1" in env["no_proxy"].split(",")
+    assert not any((tmp_path / "run" / "secrets" / "ray.token").read_text() in value for value in env.values())
+    assert [stream for stream, _, _ in tailer.pending()] == ["driver-main"]
+
+
+async def test_said_again_nothing_happens_another_start_is_a_fresh_process(drivers: Drivers, tailer: Tailer, tmp_path: Path) -> None:
+    drivers.apply({"main": 1}, "a:1", 1)
+    (first,) = drivers.pids()
+    drivers.apply({"main": 1}, "a:1", 1)
+    assert drivers.pids() == [first]
+
+    def applied() -> bool:
+        drivers.apply({"main": 2}, "a:1", 1)
+        return drivers.status()["main"] == {"start": 2, "state": "running"}
+
+    await until(applied)
+    assert drivers.pids() != [first]
+    await until(lambda: log(tmp_path, start=2).exists() and log(tmp_path, start=2).read_bytes())
+    assert "driver-main-2" in [stream for stream, _, _ in tailer.pending()]
+
+
+async def test_how_they_ended_is_said_until_another_start_is_wanted(drivers: Drivers) -> None:
+    drivers.apply({"brief": 1, "main": 1}, "a:1", 1)
+    await until(lambda: drivers.status()["brief"]["state"] == "exited")
+    assert drivers.status()["brief"] == {"start": 1, "state": "exited", "code": 3}
+    (pid,) = drivers.pids()
+    os.kill(pid, 9)
+    await until(lambda: drivers.status()["main"] == {"start": 1, "state": "exited", "signal": 9})
+    drivers.apply({"brief": 1, "main": 1}, "a:1", 1)  # the hub has not heard yet
+    assert drivers.pids() == []
+
+
+async def test_what_is_not_wanted_is_killed(drivers: Drivers) -> None:
+    drivers.apply({"main": 1}, "a:1", 1)
+    drivers.apply({}, "a:1", 1)
+    await until(lambda: drivers.status()["main"] == {"start": 1, "state": "exited", "signal": 9})
+
+
+async def test_all_are_ended_also_those_deaf_to_sigterm(drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_aicluster.agent.workers.GRACE_S", 0.05)
+    drivers.apply({"main": 1, "stubborn": 1}, "a:1", 1)
+    await until(lambda: b"deaf" in log(tmp_path, "stubborn").read_bytes())
+    pids = drivers.pids()
+    await drivers.stop()
+    assert drivers.status() == {}
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
