@@ -152,7 +152,6 @@ async def test_a_backend_that_is_not_installed_here_is_an_answer_unknown(store: 
     assert (record.status.state, record.status.observation.word) == (State.SUBMITTED, Word.UNKNOWN)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG Reconciler.take: compares with the record, not with what its watchers were told")
 async def test_what_another_process_saw_first_is_told_here_too(store: Store, scheduler: FakeScheduler) -> None:
     """Kernel, server and command line share the records: whoever looks first writes, everybody tells his own watchers."""
     handle = submitted(store, scheduler)
