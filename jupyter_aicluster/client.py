@@ -93,7 +93,7 @@ class HubClient:
                     *lines, buffer = (buffer + chunk).split(b"\n")
                     for line in lines:
                         yield Event.from_line(line)
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                 raise HubUnreachable("the hub's event stream was cut", evidence=str(error), hint="it is resumed by itself") from error
 
     async def _upload(self, sha256: str, payload: Path) -> None:
@@ -118,7 +118,7 @@ class HubClient:
                 if response.status >= 400:
                     await self._refused(response)
                 yield response
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise HubUnreachable(
                 f"the cluster's hub does not answer ({self._via} {self._base})",
                 evidence=f"{type(error).__name__}: {error}",

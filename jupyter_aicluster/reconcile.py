@@ -25,6 +25,7 @@ class Reconciler:
     def __init__(self, store: Store, backend: Callable[[str], Backend], now: Callable[[], float] = time.time) -> None:
         self._store, self._backend, self._now = store, backend, now
         self._watched: dict[Handle, set[OnStatus]] = {}
+        self._told: dict[Handle, Status] = {}  # what the watchers know: another process may have changed the record before us
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._nudge: dict[str, asyncio.Event] = {}
 
@@ -41,6 +42,7 @@ class Reconciler:
             followers.discard(on_status)
             if not followers:
                 self._watched.pop(handle, None)
+                self._told.pop(handle, None)
 
         return stop
 
@@ -59,9 +61,11 @@ class Reconciler:
             return None
         settled = settle(before, seen, self._now())
         record = self._store.update(handle.uid, lambda status: transition(status, before.target, settled))
-        if record is not None and record.status != before.status:
+        if record is not None and record.status != self._told.get(handle, before.status):
             for follower in list(self._watched.get(handle, ())):
                 follower(record)
+        if record is not None and handle in self._watched:
+            self._told[handle] = record.status
         return record
 
     async def _poll(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -90,14 +91,16 @@ class Store:
             return None
 
     def update(self, uid: str, change: Callable[[Status], Status], target: Target | None = None) -> Record | None:
-        """Read, change, write if it changed; None where the record is gone."""
-        record = self.get(uid)
-        if record is None:
-            return None
-        new = replace(record, status=change(record.status), target=target or record.target)
-        if new.to_json() != record.to_json():
-            self.put(new)
-        return new
+        """Read, change, write if it changed, while no other process does; None where the record is gone."""
+        with (self._folder / ".lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed
+            record = self.get(uid)
+            if record is None:
+                return None
+            new = replace(record, status=change(record.status), target=target or record.target)
+            if new.to_json() != record.to_json():
+                self.put(new)
+            return new
 
     def all(self) -> list[Record]:
         """Newest first."""

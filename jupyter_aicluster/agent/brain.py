@@ -18,6 +18,12 @@ from jupyter_aicluster.state import End, Ending, State
 from jupyter_aicluster.units import format_duration
 
 MOST_STILLBORN = 3
+_ENDING_OF = {  # of a cluster whose job's GPUs are not held after it
+    CellPhase.DONE: (Ending.DONE, "its job is done"),
+    CellPhase.FAILED: (Ending.FAILED, "its job failed and its GPUs were not to be held"),
+    CellPhase.INTERRUPTED: (Ending.STOPPED, "its job was interrupted"),
+    CellPhase.LOST: (Ending.FAILED, "its job was lost"),
+}
 INTERRUPT_TWICE_S = 5.0  # a second interrupt so soon means that the first did not help
 Emit = Callable[[Kind, Mapping[str, Any]], None]
 
@@ -63,6 +69,7 @@ class Brain:
         self._ready = False
         self._quiet_s = self._began_s
         self._patience, self._patience_s = Why.KEEP, submission.keep_s
+        self._kept_s = 0.0
         self._announced: tuple[Deadline, ...] = ()
         self.usage = Usage()
         emit(Kind.STATE, {"state": State.STARTING, "attempt": 1})
@@ -114,11 +121,10 @@ class Brain:
             if known and known.boot == beat.boot:
                 del self.nodes[beat.node]
                 self._emit(Kind.NODE, {"node": beat.node, "host": beat.host, "state": "left", "gpus": []})
-                if not self.end:
-                    self._fall(f"node {beat.node} ({beat.host}) left: {beat.leaving}")
+                self._fell(known, f"node {beat.node} ({beat.host}) left: {beat.leaving}")
         else:
             if known and known.boot != beat.boot:
-                self._fall(f"the node program of node {beat.node} ({beat.host}) fell and was started again")
+                self._fell(known, f"the node program of node {beat.node} ({beat.host}) fell and was started again")
                 known = None
             self._take(beat, known)
         return self._orders(beat.node)
@@ -144,7 +150,7 @@ class Brain:
             self._emit(Kind.NODE, {"node": beat.node, "host": beat.host, "state": "joined", "gpus": list(beat.gpus)})
             self._emit(Kind.GATE, self._gates[GateName.JOINED].data(self._joined()))
             self._look_ready()
-        if beat.node == 0:
+        if beat.node == 0 and beat.attempt == self.attempt and not self.end:  # both may have changed above
             self._look_at_drivers(beat)
 
     def _orders(self, k: int) -> Orders:
@@ -185,11 +191,19 @@ class Brain:
         self._say_deadlines()
 
     def _look_at_drivers(self, beat: Beat) -> None:
-        for name, session in self.sessions.items():
+        for name, session in tuple(self.sessions.items()):
             seen = beat.drivers.get(name)
             if seen and seen.get("start") == session.start and seen.get("state") == "exited":
-                code, signal = seen.get("code"), seen.get("signal")
-                self.driver_lost(name, f"killed by signal {signal}" if signal else f"exit code {code}")
+                self._driver_ended(name, session, seen.get("code"), seen.get("signal"))
+
+    def _driver_ended(self, name: str, session: Session, code: int | None, signal: int | None) -> None:
+        """A job whose driver was killed (out of memory, a crash in native code) runs again, if it may, like one whose node fell."""
+        job = (self.submission.cell or {}).get("cell_id")
+        may = self.attempt <= self.submission.retries
+        if signal and may and job in session.cells and self.reports[job].phase == CellPhase.RUNNING:
+            self._fall(f"the driver was killed by signal {signal}")
+        else:
+            self.driver_lost(name, f"killed by signal {signal}" if signal else f"exit code {code}")
 
     # ---- sessions and cells
 
@@ -264,12 +278,12 @@ class Brain:
         good = phase is CellPhase.DONE
         self._patience = Why.KEEP if good else Why.HOLD
         self._patience_s = request.after_success_s if good else request.after_failure_s
+        if self._kept_s > self._patience_s:  # somebody said so while it ran
+            self._patience, self._patience_s = Why.KEEP, self._kept_s
         if self._active():
             return  # another cell waits: nothing is given back before it ran
         if self._patience_s <= 0:
-            self.finish(
-                Ending.DONE if good else Ending.FAILED, "its job is done" if good else "its job failed and its GPUs were not to be held"
-            )
+            self.finish(*_ENDING_OF[phase])
         self._say_deadlines()
 
     def interrupt(self, cell_id: str) -> None:
@@ -327,6 +341,7 @@ class Brain:
     def keep(self, seconds: float) -> None:
         """Hold the GPUs until nothing has run for so long, from now."""
         self._patience, self._patience_s, self._quiet_s = Why.KEEP, seconds, self._clock()
+        self._kept_s = seconds
         self._say_deadlines()
 
     # ---- time
@@ -340,8 +355,9 @@ class Brain:
             if now - node.seen_s > SILENT_S:
                 del self.nodes[k]
                 self._emit(Kind.NODE, {"node": k, "host": node.beat.host, "state": "lost", "gpus": []})
-                self._fall(f"node {k} ({node.beat.host}) has not been heard for {SILENT_S:.0f} s", self._tail(k, "ray"))
-                return
+                self._fell(node, f"node {k} ({node.beat.host}) has not been heard for {SILENT_S:.0f} s", self._tail(k, "ray"))
+        if self.end:
+            return
         if not self._ready:
             self._look_at_gates(now)
             return
@@ -373,6 +389,7 @@ class Brain:
             time_limit_s=self.submission.time_s,
             client_s=self._client_s,
             busy_s=self.usage.busy_s,
+            unreadable_s=self.usage.unreadable_s,
             cell_active=self._active(),
             quiet_s=self._quiet_s,
             patience=self._patience,
@@ -392,6 +409,11 @@ class Brain:
             self._emit(Kind.DEADLINE, {"deadlines": {str(d.what): d.at_s for d in wanted}})
 
     # ---- ends
+
+    def _fell(self, node: Node, why: str, evidence: str = "") -> None:
+        """A node is gone. Nodes that fall together are one fall: who was not part of this attempt yet cannot end it; its gates can."""
+        if node.beat.attempt == self.attempt:
+            self._fall(why, evidence)
 
     def _fall(self, why: str, evidence: str = "") -> None:
         """All stop. With retries left all start again together; a job cell runs again from its stored inputs, others are lost."""

@@ -140,7 +140,7 @@ class Hub:
         if self.brain.end:
             return _error(409, f"this cluster is ending: {self.brain.end.cause}", "run the cell again: a new cluster is asked for")
         if wanted.inputs and not self._file(wanted.inputs).exists():
-            return _error(409, "the cell's inputs were not uploaded", "POST /v1/files/{sha256} first")
+            return _error(422, "the cell's inputs were not uploaded", "POST /v1/files/{sha256} first")
         report = self.brain.add_cell(wanted)
         self.streams.wake()
         return web.json_response(report.to_json())

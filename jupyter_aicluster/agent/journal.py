@@ -20,9 +20,22 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._starts: dict[int, array[int]] = {}
         self._ends: dict[int, int] = {}
+        for path in folder.glob("*.ndjson"):  # of a hub before this one: go on behind it
+            self._index(int(path.stem), path)
 
     def path(self, attempt: int) -> Path:
         return self.folder / f"{attempt}.ndjson"
+
+    def _index(self, attempt: int, path: Path) -> None:
+        starts, end = array("Q"), 0
+        with path.open("rb+") as file:
+            for line in file:
+                if not line.endswith(b"\n"):  # cut in half by that hub's death: it was never sent
+                    file.truncate(end)
+                    break
+                starts.append(end)
+                end += len(line)
+        self._starts[attempt], self._ends[attempt] = starts, end
 
     def append(self, attempt: int, time_s: float, kind: str, data: dict[str, object]) -> Event:
         starts = self._starts.setdefault(attempt, array("Q"))

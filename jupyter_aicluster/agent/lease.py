@@ -28,7 +28,8 @@ class Facts:
     joined_s: float
     time_limit_s: float
     client_s: float  # when a client was last heard
-    busy_s: float  # when a GPU was last over 5 % (or could not be read)
+    busy_s: float  # when a GPU was last over 5 %
+    unreadable_s: float  # when a GPU last could not be read, which counts as work while a cell runs
     cell_active: bool
     quiet_s: float  # when the last cell ended, or joined N/N
     patience: Why  # KEEP or HOLD: what the wait after quiet_s is
@@ -46,7 +47,7 @@ def deadlines(facts: Facts) -> tuple[Deadline, ...]:
     """Every deadline that is set, soonest first. A cell that computes is ended by its time limit only."""
     found = [Deadline(Why.TIME, facts.joined_s + facts.time_limit_s)]
     if facts.cell_active:
-        found.append(Deadline(Why.LEASE, max(facts.client_s, facts.busy_s, facts.quiet_s) + facts.lease_s))
+        found.append(Deadline(Why.LEASE, max(facts.client_s, facts.busy_s, facts.unreadable_s, facts.quiet_s) + facts.lease_s))
     else:
         found.append(Deadline(Why.LEASE, max(facts.client_s, facts.busy_s) + facts.lease_s))
         # A hold is for a person who thinks: it counts from the failure. Keeping counts from the last work of any kind.

@@ -73,7 +73,8 @@ class NodeRay:
             gcs_address=self._gcs_address or None,
             custom_resources={f"aicluster_node_{self._node}": 1.0},
         )
-        env = environment(os.environ, self._run.ray_token, [ip, self._gcs_address.rpartition(":")[0]] if self._gcs_address else [ip])
+        hosts = [ip, self._gcs_address.rpartition(":")[0]]
+        env = environment(os.environ, self._run.ray_token, hosts, dict(self._submission.cluster_spec.env))
         log = self._temp / f"ray-{self._attempt}-{self._tries}.log"  # one each: what an earlier start said is not this one's word
         self._process = RayProcess(command(_ray_program(), plan, self._ports), env | self._extra_env, log, self._temp)
         self._tailer.follow("ray" if self._tries == 1 else f"ray-{self._tries}", log)

@@ -97,9 +97,9 @@ def command(ray: str, plan: RayPlan, ports: PortBlock) -> list[str]:
     ]
 
 
-def environment(base: Mapping[str, str], token_file: Path, hosts: list[str]) -> dict[str, str]:
-    """The environment of everything that belongs to the cluster's Ray, from the node program's own."""
-    env = {key: value for key, value in base.items() if key not in _STALE}
+def environment(base: Mapping[str, str], token_file: Path, hosts: list[str], asked: Mapping[str, str]) -> dict[str, str]:
+    """The environment of everything that belongs to the cluster's Ray: the node program's own, and what ``--env`` asked for."""
+    env = {key: value for key, value in base.items() if key not in _STALE} | dict(asked)
     env |= {
         # Always both: the defaults of head, workers and clients differ.
         "RAY_AUTH_MODE": "token",

@@ -10,10 +10,10 @@ _LONGEST_S = 5.0  # a sample speaks for at most so long
 
 
 class Usage:
-    """``busy_s``: when a GPU last worked, or could not be read (which counts as work: an unreadable GPU is never called idle)."""
+    """``busy_s``: when a GPU last worked; ``unreadable_s``: when one could not be read, and so cannot be called idle."""
 
     def __init__(self) -> None:
-        self.busy_s = 0.0
+        self.busy_s = self.unreadable_s = 0.0
         self.peak_mem_bytes: int | None = None
         self._busy_gpu_s: float | None = None
         self._last_s: dict[int, float] = {}
@@ -39,10 +39,11 @@ class Usage:
                 self.peak_mem_bytes = max(self.peak_mem_bytes or 0, int(memory))
             if one.get("lost"):
                 continue
-            if util is None or util >= BUSY_PERCENT:
-                self.busy_s = now_s
             if util is None:
+                self.unreadable_s = now_s
                 continue
+            if util >= BUSY_PERCENT:
+                self.busy_s = now_s
             self._readable = True
             if counting:
                 self._busy_gpu_s = (self._busy_gpu_s or 0.0) + elapsed * util / 100

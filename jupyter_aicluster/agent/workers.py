@@ -70,7 +70,7 @@ class Drivers:
         self._running.clear()
 
     def _spawn(self, session: str, start: int, ray_address: str, attempt: int) -> subprocess.Popen[bytes]:
-        env = environment(os.environ, self._run.ray_token, [ray_address.rpartition(":")[0]])
+        env = environment(os.environ, self._run.ray_token, [ray_address.rpartition(":")[0]], dict(self._submission.cluster_spec.env))
         env |= {
             "RAY_ADDRESS": ray_address,
             "AICLUSTER_SESSION": session,

@@ -290,7 +290,6 @@ def test_retries_used_up_is_the_end_with_the_last_cause() -> None:
     assert (world.end().ending, world.end().cause, world.end().evidence) == (Ending.FAILED, "Ray fell on node 0 (h0)", "again")
 
 
-@pytest.mark.xfail(strict=True, reason="BUG Brain.tick/beat: nodes that fell with one attempt each use up a retry of their own")
 @pytest.mark.parametrize("how", ["silent", "leaving", "restarted"])
 def test_nodes_that_fall_together_are_one_fall(how: str) -> None:
     """A switch that dies, a preemption of the whole gang: one cause, one retry."""
@@ -411,7 +410,6 @@ def test_interrupting_a_cell_that_waits_ends_it_and_unknown_ones_nothing() -> No
     assert world.brain.wanted_order("main") == ("run", "a", 0)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG Brain._cell_over: an interrupted job whose GPUs are not held is said to have failed")
 def test_without_a_hold_an_interrupted_job_was_interrupted() -> None:
     world = World(cell=CellRequest("job", "main", "", after_failure_s=0.0)).ready().running()
     world.brain.interrupt("job")
@@ -431,6 +429,13 @@ def test_a_driver_that_dies_loses_its_cell_and_is_replaced() -> None:
     assert "A new one starts; its variables are gone." in world.heard(Kind.NOTICE)[-1]["text"]
     world.brain.beat(Beat(0, "boot0", 1, ray=RayState.UP, drivers={"main": {"start": 1, "state": "exited", "signal": 9}}))  # said again
     assert world.brain.sessions["main"].start == 2
+
+
+def test_a_job_whose_driver_is_killed_runs_again_while_it_may() -> None:
+    world = World(cell=JOB, retries=1).ready().running()
+    world.drivers["main"] = {"start": 1, "state": "exited", "signal": 9}
+    world.beat(0)
+    assert (world.brain.attempt, world.phase()) == (2, CellPhase.WAITING)
 
 
 def test_cells_that_waited_run_in_the_new_driver() -> None:
@@ -467,7 +472,6 @@ def test_a_driver_that_was_ready_is_not_stillborn() -> None:
     assert not world.ended()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG Brain._take: after a fall that ends all it still looks at the drivers, and promises a new one")
 def test_no_new_driver_is_promised_by_a_cluster_that_ends() -> None:
     world = World().ready()
     world.driver_ready()
@@ -529,7 +533,6 @@ def test_keep_during_a_hold_counts_from_now_and_is_announced() -> None:
     assert "hold" not in world.brain.snapshot()["deadlines"]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG Brain._cell_over: Keep pressed while a job runs is forgotten when it ends")
 def test_keep_during_a_job_outlives_it() -> None:
     world = World(cell=JOB).ready().running()
     world.brain.keep(1800.0)
@@ -558,7 +561,6 @@ def test_without_any_client_a_cell_that_computes_runs_on(util: float | None, end
     assert world.ended() is ends
 
 
-@pytest.mark.xfail(strict=True, reason="BUG lease.deadlines: unreadable GPUs keep a cluster that has neither client nor cell")
 def test_without_client_and_cell_unreadable_gpus_go_back_too() -> None:
     world = World().ready()
     world.util = None

@@ -61,7 +61,7 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def test_cells_use_the_cluster_and_init_is_harmless(hub: DriverHub) -> None:
-    assert {"k": "driver", "d": {"ready": True, "nodes": 1, "gpus": 4}} in hub.events
+    assert {"k": "driver", "d": {"ready": True}} in hub.events
     cell = hub.cell(
         "import ray\nray.init(num_cpus=64)\nk = 7\ndef times(x): return x * k\n"
         "@ray.remote(num_gpus=1)\ndef task(x): return times(x)\n"

@@ -207,7 +207,7 @@ async def test_a_cell_is_posted_once_and_can_be_asked_for(hub: Served) -> None:
 async def test_a_cell_whose_inputs_are_not_here_is_refused(hub: Served) -> None:
     wanted = CELL.to_json() | {"inputs": sha(b"payload")}
     status, said = await hub.ask("POST", "/v1/cells", json=wanted)
-    assert (status, hub.brain.requests) == (409, {})
+    assert (status, hub.brain.requests) == (422, {})
     assert "not uploaded" in said["error"]
     await hub.ask("POST", f"/v1/files/{sha(b'payload')}", data=b"payload")
     assert (await hub.ask("POST", "/v1/cells", json=wanted))[0] == 200

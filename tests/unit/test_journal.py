@@ -7,7 +7,6 @@ import tempfile
 import threading
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,7 +68,6 @@ def test_lines_are_ndjson_on_disk_as_they_are_sent(tmp_path: Path) -> None:
     assert [event.seq for event in events] == [1, 2, 1]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG Journal: a new one over files that exist counts from 0 and appends behind them")
 def test_a_new_journal_over_an_old_ones_files_goes_on(tmp_path: Path) -> None:
     filled(str(tmp_path), [(1, "a"), (1, "b")])
     again = Journal(tmp_path / "journal")

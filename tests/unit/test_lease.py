@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from jupyter_aicluster.agent.lease import ENDING, Facts, Why, cause, deadlines
 
 times = st.floats(0, 1e6)
-facts = st.builds(Facts, times, times, times, times, st.booleans(), times, st.sampled_from([Why.KEEP, Why.HOLD]), times, times)
+facts = st.builds(Facts, times, times, times, times, times, st.booleans(), times, st.sampled_from([Why.KEEP, Why.HOLD]), times, times)
 BASE = Facts(
-    joined_s=0, time_limit_s=3600, client_s=0, busy_s=0, cell_active=False, quiet_s=0, patience=Why.KEEP, patience_s=1800, lease_s=600
+    joined_s=0,
+    time_limit_s=3600,
+    client_s=0,
+    busy_s=0,
+    unreadable_s=0.0,
+    cell_active=False,
+    quiet_s=0,
+    patience=Why.KEEP,
+    patience_s=1800,
+    lease_s=600,
 )
 
 

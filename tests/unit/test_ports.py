@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jupyter_aicluster.agent.ports import _SIZE, COMPONENTS, NoPorts, PortBlock, blocks, claim_block, ephemeral_range, taken
@@ -99,6 +99,7 @@ def test_no_block_left_is_an_error_that_says_what_to_do() -> None:
     assert "stop a cluster" in caught.value.hint
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 65_535), st.integers(1, 65_535))
 def test_blocks_are_disjoint_and_outside_the_ephemeral_range_where_there_is_room(low: int, high: int) -> None:
     assume(low <= high)
@@ -107,7 +108,7 @@ def test_blocks_are_disjoint_and_outside_the_ephemeral_range_where_there_is_room
     assert found
     assert all(later - earlier >= _SIZE for earlier, later in pairwise(found))
     assert found[-1] + _SIZE <= 65_536
-    inside = [base for base in found if set(range(base, base + _SIZE)) & set(ephemeral)]
+    inside = [base for base in found if base < ephemeral.stop and ephemeral.start < base + _SIZE]
     assert inside in ([], found)  # none; or all, where the range leaves no room
 
 

@@ -166,7 +166,7 @@ def test_nothing_of_another_cluster_is_left() -> None:
         "RAY_AUTH_TOKEN": "theirs",
         "RAY_AUTH_MODE": "disabled",
     }
-    env = environment(stale | {"PATH": "/bin", "HOME": "/h"}, Path("/run/ray.token"), ["10.0.0.1"])
+    env = environment(stale | {"PATH": "/bin", "HOME": "/h"}, Path("/run/ray.token"), ["10.0.0.1"], {})
     assert not {"RAY_ADDRESS", "RAY_NAMESPACE", "RAY_TMPDIR", "RAY_AUTH_TOKEN"} & set(env)
     assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"]) == ("token", "/run/ray.token")
     assert (env["PATH"], env["HOME"]) == ("/bin", "/h")
@@ -182,7 +182,7 @@ def test_nothing_of_another_cluster_is_left() -> None:
     ],
 )
 def test_no_proxy_stands_between_the_nodes_in_either_spelling(given_env: dict[str, str], before: list[str]) -> None:
-    env = environment({"https_proxy": "http://proxy:3128"} | given_env, Path("/t"), ["10.0.1.12", "10.0.1.11"])
+    env = environment({"https_proxy": "http://proxy:3128"} | given_env, Path("/t"), ["10.0.1.12", "10.0.1.11"], {})
     assert env["no_proxy"] == env["NO_PROXY"]
     hosts = env["no_proxy"].split(",")
     assert hosts[: len(before)] == before
@@ -193,10 +193,11 @@ def test_no_proxy_stands_between_the_nodes_in_either_spelling(given_env: dict[st
 
 
 def test_ray_starts_no_storm_of_workers_and_stops_at_once() -> None:
-    env = environment({}, Path("/t"), [])
+    env = environment({}, Path("/t"), [], {"OMP_NUM_THREADS": "4"})
     assert env["RAY_enable_worker_prestart"] == env["RAY_prestart_worker_first_driver"] == "0"
     assert env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
     assert env["PYTHONUNBUFFERED"] == "1"
+    assert env["OMP_NUM_THREADS"] == "4"  # --env
 
 
 # ---- the object store (A20)

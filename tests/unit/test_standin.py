@@ -100,12 +100,10 @@ print(sys.modules['rfc3987_syntax'] is r)
     assert python(code, stand_in, real).split() == ["broken", "broken", "True"]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG standin __getattr__: the real module's dunder names are refused, also after loading")
 def test_its_version_is_forwarded_too(stand_in: Path, real: Path) -> None:
     assert python("import rfc3987_syntax as r; print(r.__version__)", stand_in, real).splitlines()[-1] == "1.2"
 
 
-@pytest.mark.xfail(strict=True, reason="BUG standin _find: another bundle's stand-in is taken for the real one; they recurse")
 def test_two_bundles_on_the_path_as_when_a_cell_asks_for_a_cluster(stand_in: Path, real: Path, tmp_path: Path) -> None:
     second = folder_with_stand_in(tmp_path / "outer")
     assert python("import rfc3987_syntax as r; print(r.grammar)", stand_in, second, real).splitlines()[-1] == "['built']"

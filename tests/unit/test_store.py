@@ -113,7 +113,6 @@ def test_an_update_that_changes_nothing_writes_nothing(store: Store) -> None:
     assert store.update("gone", lambda status: ENDED) is None
 
 
-@pytest.mark.xfail(strict=True, reason="BUG Store.update: no lock; an update between its read and its write is lost")
 def test_two_processes_that_update_lose_nothing(store: Store) -> None:
     record(store, "u1")
     other = threading.Thread(target=lambda: Store(store.home).update("u1", lambda status: ENDED))

@@ -46,10 +46,10 @@ def test_nodes_are_accounted_apart_and_gpus_of_the_same_index_too() -> None:
     assert usage.peak_mem_bytes == 6
 
 
-def test_what_cannot_be_read_is_none_never_zero_and_counts_as_work() -> None:
+def test_what_cannot_be_read_is_none_never_zero() -> None:
     usage = Usage()
     usage.sample(0, [reading(None), reading(None, mem=7, index="1")], 50.0, counting=True)
-    assert usage.busy_s == 50.0
+    assert (usage.busy_s, usage.unreadable_s) == (0.0, 50.0)
     assert usage.busy_gpu_s is None
     assert usage.used_gpus is None
     assert usage.peak_mem_bytes == 7

@@ -10,15 +10,20 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
+
+_MARK = "aicluster stand-in for rfc3987_syntax"
+_ASKED = ("__all__", "__version__")  # other names of this kind are probed for by the import system: a probe is no use
 
 
 def _find() -> importlib.machinery.ModuleSpec | None:
     """The real module's spec: found on the path without the entry that this file came from."""
-    here = Path(__file__).absolute()
-    others = [entry for entry in sys.path if not (entry and here.is_relative_to(Path(entry).absolute()))]
-    return importlib.machinery.PathFinder.find_spec("rfc3987_syntax", others)
+    for entry in sys.path:
+        spec = importlib.machinery.PathFinder.find_spec("rfc3987_syntax", [entry])
+        source = getattr(spec and spec.loader, "get_source", lambda name: "")("rfc3987_syntax") or ""
+        if spec is not None and _MARK not in source:  # not a stand-in, this one's or another bundle's
+            return spec
+    return None
 
 
 _spec = _find()
@@ -45,6 +50,6 @@ def _load() -> ModuleType:
 
 
 def __getattr__(name: str) -> object:
-    if name.startswith("__") and name.endswith("__") and name != "__all__":
-        raise AttributeError(name)  # the import system probes for these; a probe is no use
+    if name.startswith("__") and name.endswith("__") and name not in _ASKED:
+        raise AttributeError(name)
     return getattr(_load(), name)
