@@ -102,8 +102,10 @@ async def test_it_backs_off_while_nothing_changes(store: Store, scheduler: FakeS
     monkeypatch.setattr("jupyter_aicluster.reconcile.asyncio.timeout", timeout)
     handle = submitted(store, scheduler)
     stop = reconciler(store, scheduler).watch(handle, lambda record: None)
-    for _ in range(300):
+    for _ in range(100_000):
         await asyncio.sleep(0)
+        if pauses and pauses[-1] == 60.0:
+            break
     stop()
     assert pauses[:2] == [5.0, 5.0]  # queued, starting
     assert pauses[2:6] == [7.5, 11.25, 16.875, 25.3125]
