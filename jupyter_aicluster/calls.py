@@ -60,8 +60,8 @@ def _pack(code: str, values: Mapping[str, Any], fn: Callable[..., Any]) -> tuple
 class Call:
     """A call that runs on a cluster."""
 
-    def __init__(self, cluster: Cluster, run: CellRun, inputs: Path) -> None:
-        self._cluster, self._run, self._inputs = cluster, run, inputs
+    def __init__(self, cluster: Cluster, run: CellRun) -> None:
+        self._cluster, self._run = cluster, run
 
     @property
     def done(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from jupyter_aicluster.protocol import PROTOCOL_HEADER, PULSE_S, TOKEN_HEADER, V
 from jupyter_aicluster.rundir import RunDir
 from jupyter_aicluster.tls import pinned_context
 
+_log = logging.getLogger(__name__)
 CHUNK = 1 << 20
 TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
 STREAM = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=3 * PULSE_S)
@@ -92,7 +94,12 @@ class HubClient:
                 async for chunk in response.content.iter_any():
                     *lines, buffer = (buffer + chunk).split(b"\n")
                     for line in lines:
-                        yield Event.from_line(line)
+                        try:
+                            event = Event.from_line(line)
+                        except ValueError as error:  # a proxy's words, perhaps; the rest may still be heard
+                            _log.warning("skipped a line of the event stream: %s", error)
+                            continue
+                        yield event
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                 raise HubUnreachable("the hub's event stream was cut", evidence=str(error), hint="it is resumed by itself") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ Change = Observation | Event
 OnChange = Callable[[Change], None]
 configured: Callable[[], Options] = Options  # for calls without ``options``; `jupyter_aicluster.Cluster` puts the configuration here
 _log = logging.getLogger(__name__)
-_STATE_KINDS = {State.READY: Word.READY, State.ENDING: Word.RELEASING, State.STARTING: Word.GRANTED}
+_STATE_KINDS: Mapping[str, Word] = {State.READY: Word.READY, State.ENDING: Word.RELEASING, State.STARTING: Word.GRANTED}
 _REMEMBERED = frozenset({Kind.STATE, Kind.GATE, Kind.NODE, Kind.DEADLINE, Kind.GPUS, Kind.CELL, Kind.END})
 
 
@@ -72,6 +73,7 @@ class Cluster:
         self._cells: dict[str, CellRun] = {}
         self._latest: dict[tuple[object, ...], Change] = {}
         self._followed = False
+        self._fetched: tempfile.TemporaryDirectory[str] | None = None
         background.run(self._start())
 
     # ---- making and finding
@@ -228,7 +230,9 @@ class Cluster:
         stored = self._run.values / cell_id
         if stored.exists():
             return stored
-        target = to or Path(tempfile.mkdtemp(prefix="aicluster-")) / cell_id
+        if self._fetched is None:
+            self._fetched = tempfile.TemporaryDirectory(prefix="aicluster-")  # goes with this object
+        target = to or Path(self._fetched.name) / cell_id
         self._hub(lambda hub: hub.value(cell_id, target))
         return target
 
@@ -273,7 +277,10 @@ class Cluster:
         return results
 
     def _call(self, request: CellRequest, payload: Path) -> Call:
-        return Call(self, self.cell(request, payload), payload)
+        try:
+            return Call(self, self.cell(request, payload))
+        finally:
+            shutil.rmtree(payload.parent, ignore_errors=True)  # the hub has them now
 
     # ---- inside
 
@@ -305,12 +312,12 @@ class Cluster:
 
         stop = self._clusters.reconciler.watch(self.handle, on_status)
         if self.record.status.ended:
-            await self._end(follower, following, stop)
+            await self._end(follower, following, stop, patience_s=0)
 
-    async def _end(self, follower: Follower, following: asyncio.Task[None], stop: Callable[[], None]) -> None:
+    async def _end(self, follower: Follower, following: asyncio.Task[None], stop: Callable[[], None], patience_s: float = 2.0) -> None:
         """The scheduler says that it is over: hear the rest of what the hub had to say, then stop watching."""
         stop()
-        await asyncio.wait([following], timeout=2.0 if not follower.ended else 0)
+        await asyncio.wait([following], timeout=patience_s if not follower.ended else 0)
         following.cancel()
         follower.catch_up()
         self._followed = True
@@ -321,7 +328,7 @@ class Cluster:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == Kind.STATE:
-            word = _STATE_KINDS.get(State(event.data["state"]), Word.UNKNOWN)
+            word = _STATE_KINDS.get(event.data.get("state", ""), Word.UNKNOWN)  # a newer hub may have a word for more
             self._clusters.reconciler.take(self.handle, Observation(word, attempt=event.attempt, reason=str(event.data.get("cause", ""))))
         for run in tuple(self._cells.values()):
             run.hear(event)

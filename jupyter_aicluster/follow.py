@@ -44,7 +44,7 @@ class Follower:
                             self._pass(event)
                     finally:
                         lease.cancel()
-            except HubUnreachable:
+            except (HubUnreachable, OSError):  # no hub, or a run folder that is going
                 pass
             except AIClusterError as error:
                 _log.warning("the hub's events cannot be followed: %s", error)

@@ -7,13 +7,15 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 from jupyter_aicluster.backends.base import Backend
+from jupyter_aicluster.errors import AIClusterError
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.state import End, Ending, Observation, State, Status, Word, transition
 from jupyter_aicluster.store import Record, Store
 
-ABSENT_S = 60.0  # a scheduler that does not know a cluster this long after its submission will not learn of it
+ABSENT_S = 60.0  # a scheduler that has not known a cluster for so long will not learn of it
 _log = logging.getLogger(__name__)
 
 OnStatus = Callable[[Record], None]
@@ -70,7 +72,11 @@ class Reconciler:
 
     async def _poll(self, name: str) -> None:
         """Until nobody watches a cluster of this backend."""
-        fastest, slowest = self._backend(name).poll_s
+        try:
+            fastest, slowest = self._backend(name).poll_s
+        except AIClusterError as error:  # its backend is no longer installed: nobody can say more of it
+            _log.warning("%s", error)
+            return
         pause = fastest
         while handles := [handle for handle in self._watched if handle.backend == name]:
             self._nudge[name].clear()
@@ -96,9 +102,13 @@ class Reconciler:
 
 
 def settle(record: Record, seen: Observation, now_s: float) -> Observation:
-    """ABSENT long after the submission means lost: an end, with that cause. Everything else is as it was seen. Pure."""
-    if seen.word is not Word.ABSENT or now_s - record.created_s < ABSENT_S:
+    """ABSENT for so long without a break means lost: an end, with that cause. Everything else is as it was seen. Pure."""
+    if seen.word is not Word.ABSENT:
         return seen
+    before = record.status.observation
+    since = before.since_s if before.word is Word.ABSENT and before.since_s is not None else now_s
+    if now_s - since < ABSENT_S:
+        return replace(seen, since_s=since)
     began = record.status.state is not State.SUBMITTED
     cause = f"{record.handle.backend} does not know it any more" if began else f"its submission never reached {record.handle.backend}"
     return Observation(Word.ENDED, attempt=max(seen.attempt, record.status.attempt), reason=cause, end=End(Ending.FAILED, cause, now_s))

@@ -89,6 +89,7 @@ class Observation:
     queue_length: int | None = None
     starts_at_s: float | None = None  # the scheduler's own estimate
     nodes_granted: int | None = None
+    since_s: float | None = None  # of ABSENT: when it was first seen so
     end: End | None = None
 
     def to_json(self) -> dict[str, Any]:

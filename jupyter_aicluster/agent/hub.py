@@ -170,24 +170,22 @@ class Hub:
         """Inputs by content: what is already there is not written again; a wrong digest is refused."""
         wanted = request.match_info["sha"]
         path = self._file(wanted)
-        if not path.exists() and await _receive(request, path) != wanted:
-            path.unlink(missing_ok=True)
+        if not path.exists() and not await _receive(request, path, wanted):
             return _error(422, "the upload does not have the digest it was announced with", "send it again")
         return web.json_response({})
 
     async def get_streams(self, request: web.Request) -> web.Response:
-        attempt = int(request.query.get("attempt", self.brain.attempt))
+        attempt = _count(request, "attempt", self.brain.attempt)
         return web.json_response([{"node": node, "stream": stream, "size": size} for node, stream, size in self.logs.streams(attempt)])
 
     async def get_log(self, request: web.Request) -> web.Response:
-        attempt = int(request.query.get("attempt", self.brain.attempt))
-        start = int(request.query.get("from", 0))
+        attempt, start = _count(request, "attempt", self.brain.attempt), _count(request, "from", 0)
         data = self.logs.read(attempt, int(request.match_info["node"]), request.match_info["stream"], start)
         return web.Response(body=data, content_type="application/octet-stream")
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
         """NDJSON: the journal after ``since``, then what happens, live events in between; ends with the cluster."""
-        cursor = Cursor.parse(request.query.get("since", "0.0"))
+        cursor = _cursor(request)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "X-Accel-Buffering": "no"})
         await response.prepare(request)
         stream = self.streams.open()
@@ -199,7 +197,6 @@ class Hub:
                     break
                 if not await stream.wait(PULSE_S):
                     await response.write(Event(self._attempt, 0, self._clock(), Kind.PULSE, {}).to_line())
-                self.brain.client_seen()  # it still reads, so it is still there
         except (ConnectionError, asyncio.CancelledError):
             pass  # the reader went away
         finally:
@@ -223,9 +220,9 @@ class Hub:
         return web.json_response(self.brain.beat(beat).to_json())
 
     async def post_log(self, request: web.Request) -> web.Response:
-        attempt, node, stream = int(request.query["attempt"]), int(request.match_info["node"]), request.match_info["stream"]
+        attempt, node, stream = _count(request, "attempt", 1), int(request.match_info["node"]), request.match_info["stream"]
         try:
-            have, new = self.logs.append(attempt, node, stream, int(request.query["at"]), await request.read())
+            have, new = self.logs.append(attempt, node, stream, _count(request, "at", 0), await request.read())
         except Gap as gap:
             return web.json_response({"have": gap.have})
         if new:
@@ -244,7 +241,7 @@ class Hub:
 
     async def get_orders(self, request: web.Request) -> web.StreamResponse:
         """What the driver should be doing, said whenever it changes and again on every connection."""
-        session, start = request.match_info["session"], int(request.query["start"])
+        session, start = request.match_info["session"], _count(request, "start", 1)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         stream = self.streams.open()
@@ -305,8 +302,8 @@ class Hub:
         self.streams.wake()
 
 
-async def _receive(request: web.Request, path: Path) -> str:
-    """Stream the body into a private file, whole or not at all; its sha256."""
+async def _receive(request: web.Request, path: Path, wanted: str | None = None) -> bool:
+    """Stream the body into a private file, whole or not at all; False, and no file, where its sha256 is not ``wanted``."""
     digest = hashlib.sha256()
     part = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
@@ -315,10 +312,31 @@ async def _receive(request: web.Request, path: Path) -> str:
             async for chunk in request.content.iter_chunked(1 << 20):
                 digest.update(chunk)
                 file.write(chunk)
+        if wanted not in (None, digest.hexdigest()):
+            return False
         part.replace(path)
+        return True
     finally:
         part.unlink(missing_ok=True)
-    return digest.hexdigest()
+
+
+def _count(request: web.Request, name: str, otherwise: int) -> int:
+    """A number of the query that must not be negative."""
+    text = request.query.get(name, str(otherwise))
+    if not text.isascii() or not text.isdigit():
+        raise web.HTTPBadRequest(
+            text=json.dumps({"error": f"{name}={text!r} is not a number", "hint": "0 or more"}), content_type="application/json"
+        )
+    return int(text)
+
+
+def _cursor(request: web.Request) -> Cursor:
+    try:
+        return Cursor.parse(request.query.get("since", "0.0"))
+    except ValueError:
+        raise web.HTTPBadRequest(
+            text=json.dumps({"error": "since is not ATTEMPT.SEQ", "hint": "0.0 is the beginning"}), content_type="application/json"
+        ) from None
 
 
 def _error(status: int, what: str, hint: str) -> web.Response:

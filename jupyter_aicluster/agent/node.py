@@ -53,6 +53,7 @@ class NodeProgram:
         self.fence = asyncio.Event()  # set: end now
         self._beat_now = asyncio.Event()
         self._heard_s = time.monotonic()
+        self._silence_s = submission.connect_timeout_s  # until it was heard once: it may still be starting
 
     def leave(self, why: str) -> None:
         """End this node's part, once; the first reason stands."""
@@ -111,12 +112,12 @@ class NodeProgram:
             try:
                 answer = await link.post(f"/v1/nodes/{self.node}/beat", self._beat().to_json())
                 self.orders = Orders.from_json(answer)
-                self._heard_s = time.monotonic()
+                self._heard_s, self._silence_s = time.monotonic(), FENCE_S
                 if self.orders.stop:
                     self.leave("the cluster ends")
             except NoHub:
-                if time.monotonic() - self._heard_s > FENCE_S:
-                    self.leave(f"its hub was silent for {FENCE_S:.0f} s")
+                if time.monotonic() - self._heard_s > self._silence_s:
+                    self.leave(f"its hub was silent for {self._silence_s:.0f} s")
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S if self.run.hub.exists() else 0.1):
                     await self._beat_now.wait()
@@ -170,10 +171,13 @@ class NodeProgram:
 
     async def _ship_once(self, link: HubLink) -> None:
         self.ray.follow_workers()
+        attempt = self.attempt
         while True:
             sent = False
             for stream, at, data in list(self.tailer.pending()):
-                answer = await link.post(f"/v1/nodes/{self.node}/logs/{stream}?attempt={self.attempt}&at={at}", data)
+                answer = await link.post(f"/v1/nodes/{self.node}/logs/{stream}?attempt={attempt}&at={at}", data)
+                if self.attempt != attempt:
+                    return  # its files are others now: this answer is not about them
                 self.tailer.acknowledge(stream, int(answer["have"]))
                 sent = True
             if not sent:

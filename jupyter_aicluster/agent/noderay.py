@@ -50,6 +50,9 @@ class NodeRay:
             return
         self._gcs_address, self._attempt = gcs_address, attempt
         self.state = RayState.STARTING
+        self._try()
+
+    def _try(self) -> None:
         try:
             self._spawn()
         except (AIClusterError, OSError) as error:
@@ -90,7 +93,7 @@ class NodeRay:
             if self.state == RayState.STARTING and taken(error) and self._tries < PORT_TRIES:
                 self._bad_blocks.append(self._ports.base)
                 self._ports.release()
-                self._spawn()
+                self._try()
                 return
             self.error = error
         elif state is RayState.UP and self.state != RayState.UP and self._node == 0:

@@ -86,7 +86,7 @@ def call(tmp_path: Path, report: CellReport | None) -> tuple[Call, Holder]:
     run, holder = CellRun("c1"), Holder(tmp_path / "value")
     if report is not None:
         run._take(report, cast(Any, None))
-    return Call(cast(Cluster, holder), run, tmp_path / "inputs"), holder
+    return Call(cast(Cluster, holder), run), holder
 
 
 def test_a_result_waits_or_times_out_and_can_be_cancelled(tmp_path: Path) -> None:

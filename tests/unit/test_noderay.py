@@ -165,7 +165,6 @@ def test_a_temp_folder_that_is_too_long_is_said_before_ray_is_started(tmp_path: 
     assert not program.starts.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG NodeRay.look: what _spawn raises on a second try ends the node program's loop")
 def test_no_ports_on_the_second_try_is_a_failure_not_a_crash(ray: NodeRay, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     program.does(CLASH)
     start(ray)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from jupyter_aicluster.errors import BackendUnavailable
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.reconcile import ABSENT_S, Reconciler, describe, settle
 from jupyter_aicluster.spec import ClusterSpec
-from jupyter_aicluster.state import End, Ending, Observation, State, Status, Target, Word
+from jupyter_aicluster.state import End, Ending, Observation, State, Status, Target, Word, transition
 from jupyter_aicluster.store import Record, Store
 from jupyter_aicluster.testing.fake import FakeBackend, FakeScheduler, Job
 
@@ -193,9 +194,12 @@ async def test_towards_down_it_is_shown_as_ending_and_the_hubs_word_counts_as_th
         (State.QUEUED, ABSENT_S, "slurm does not know it any more"),
     ],
 )
-def test_absence_is_an_end_only_long_after_the_submission(tmp_path: Path, state: State, age_s: float, cause: str | None) -> None:
-    record = Record(Handle("slurm", "u1", "fox"), ClusterSpec(gpus=1), 1000.0, tmp_path, Status(state, 2))
-    settled = settle(record, Observation(Word.ABSENT), 1000.0 + age_s)
+def test_absence_is_an_end_only_when_it_lasts(tmp_path: Path, state: State, age_s: float, cause: str | None) -> None:
+    record = Record(Handle("slurm", "u1", "fox"), ClusterSpec(gpus=1), 0.0, tmp_path, Status(state, 2))
+    first = settle(record, Observation(Word.ABSENT, attempt=2), 1000.0)  # however old: one look is not enough
+    assert (first.word, first.since_s) == (Word.ABSENT, 1000.0)
+    absent = replace(record, status=transition(record.status, Target.UP, first))
+    settled = settle(absent, Observation(Word.ABSENT, attempt=2), 1000.0 + age_s)
     if cause is None:
         assert settled.word is Word.ABSENT
     else:
