@@ -15,8 +15,9 @@ from itertools import islice
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
-from jupyter_aicluster.cellwalk import AWAIT, CellWalk, code_globals
+from jupyter_aicluster.cellwalk import AWAIT, CellWalk
 from jupyter_aicluster.errors import UsageError
+from jupyter_aicluster.namebook import code_globals
 
 _NOTEBOOK = frozenset(  # what IPython, or Python itself, puts into a notebook's namespace
     {"In", "Out", "_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh", "exit", "quit", "get_ipython", "display", "open"}
@@ -33,7 +34,8 @@ class CellNames:
     ``reads``: may be read before the cell assigns them, in functions too. ``required``: are read at top level on every path
     before any assignment, so the cell fails without them. ``writes``: may be assigned, imported, defined or deleted.
     ``always``: are assigned on every path that ends normally. ``changes``: may be changed in place (attribute or item
-    stores, method calls, arguments of calls): whether they were shows only afterwards.
+    stores, method calls, arguments of calls): whether they were shows only afterwards. ``results``: those of ``writes`` and
+    ``changes`` that a person expects to have afterwards; no imports, loop variables or handles of Ray.
     """
 
     reads: frozenset[str]
@@ -41,6 +43,7 @@ class CellNames:
     writes: frozenset[str]
     always: frozenset[str]
     changes: frozenset[str]
+    results: frozenset[str]
 
 
 def analyse(code: str) -> CellNames:
@@ -53,7 +56,8 @@ def analyse(code: str) -> CellNames:
         raise UsageError(what, evidence=(error.text or "").rstrip(), hint="mend that line and run the cell again") from error
     walk = CellWalk()
     walk.block(tree.body)
-    seen = (walk.reads, walk.required, walk.writes, walk.surely, walk.changes)
+    book = walk.names
+    seen = (book.reads, book.required, book.writes, book.surely, book.changes, {name for name in book.results if name[0] != "_"})
     return CellNames(*(frozenset(name for name in names if not _ours(name)) for names in seen))
 
 

@@ -19,6 +19,7 @@ class Options:
     keep_s: float = 1800.0
     hold_s: float = 600.0  # 0: a failed cell's GPUs go back at once
     lease_s: float = 600.0
+    retries: int = 2  # of a job when a node falls; a held cluster, whose variables would be gone, has none unless asked for
     connect_timeout_s: float = 120.0
     join_timeout_s: float = 180.0
     max_ship_bytes: int = 2_000_000_000

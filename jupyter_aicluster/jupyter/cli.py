@@ -103,13 +103,14 @@ def _stop(arguments: argparse.Namespace) -> None:
 def _attach(arguments: argparse.Namespace) -> None:
     """A line per change of state."""
     from jupyter_aicluster.cluster import Cluster
-    from jupyter_aicluster.jupyter.card import Board
+    from jupyter_aicluster.jupyter.board import Board
     from jupyter_aicluster.jupyter.card_model import CardModel
+    from jupyter_aicluster.jupyter.faces import TextFace
 
     cluster = Cluster.attach(arguments.name, options=options())
     record = cluster.record
     model = CardModel(name=cluster.name, backend=cluster.handle.backend, gpus=cluster.spec.gpus, asked_s=record.created_s)
-    board = Board(model, None, lambda event, seconds: None)
+    board = Board(model, TextFace(model))
     board.show()
     cluster.watch(board.change)
     cluster.wait_ended(None)

@@ -36,6 +36,9 @@ class AICluster(Configurable):
         config=True
     )
     lease_s = Float(600.0, min=10, help="So long GPUs that do nothing are held after the last client has gone.").tag(config=True)
+    retries = Integer(2, min=0, help="So often a job starts again when a node falls (--retries). Clusters that are kept: 0.").tag(
+        config=True
+    )
     connect_timeout_s = Float(120.0, min=1, help="From the grant until every node program must have reported.").tag(config=True)
     join_timeout_s = Float(180.0, min=1, help="From then until every node must have joined the Ray cluster.").tag(config=True)
     max_ship_bytes = Integer(2_000_000_000, min=0, help="Inputs of a cell above this size are refused (--max-ship).").tag(config=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from jupyter_aicluster.protocol import CellReport
 
@@ -17,6 +17,7 @@ class Replay:
     def __init__(self, publisher: Any, restore: Callable[[], None] = lambda: None) -> None:
         self._publisher = publisher
         self._restore = restore
+        self._written: TextIO | None = None
 
     def show(self, output: Mapping[str, Any]) -> None:
         """One nbformat-like output; a kind that only a newer driver knows is left out."""
@@ -26,11 +27,20 @@ class Replay:
 
     def _show_stream(self, output: Mapping[str, Any]) -> None:
         stream = sys.stderr if output.get("name") == "stderr" else sys.stdout
+        if stream is not self._written:
+            self.flush()  # the order of the two stays
         stream.write(_text(output["text"]))
-        stream.flush()
+        self._written = stream
+
+    def flush(self) -> None:
+        """Show what was written. Not done with every piece: many that came at once are one message to the front end."""
+        if self._written is not None:
+            self._written.flush()
+            self._written = None
 
     def _show_display_data(self, output: Mapping[str, Any], update: bool = False) -> None:
         transient = output.get("transient") or {}
+        self.flush()
         self._publisher.publish(
             data=dict(output["data"]), metadata=dict(output.get("metadata") or {}), transient=dict(transient), update=update
         )
@@ -41,6 +51,7 @@ class Replay:
     _show_execute_result = _show_display_data  # without Out[n]: the value is not kept in this kernel
 
     def _show_clear_output(self, output: Mapping[str, Any]) -> None:
+        self.flush()
         self._publisher.clear_output(wait=bool(output.get("wait")))
         self._restore()
 

@@ -42,6 +42,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _natural(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"{text!r} is not a whole number", hint="a number like 2; 0 for none")
+    return int(text)
+
+
 def _number(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
         raise UsageError(f"{text!r} is not a whole number", hint="a number like 10")
@@ -123,7 +129,14 @@ _FLAGS = (
     Flag(("--per",), "per", "gpu|node", "with --spmd: one process per GPU or per node", Group.CELL, later=True),
     Flag(("--gather",), "gather", "a,b", "with --spmd: bring back lists by rank", Group.CELL, later=True),
     Flag(("--detach",), "detach", "", "return at once", Group.CELL, later=True),
-    Flag(("--retries",), "retries", "N", "start again so often if a node is lost", Group.CELL, _count, later=True),
+    Flag(
+        ("--retries",),
+        "retries",
+        "N",
+        "start again so often when a node falls; default: 2 for jobs, 0 where GPUs are kept",
+        Group.CELL,
+        _natural,
+    ),
     Flag(("--max-wait",), "max_wait", "TIME", "give up waiting in the queue after so long", Group.CELL, parse_duration, later=True),
     Flag(("--resume",), "resume", "NAME", "go on from the checkpoints of an earlier run", Group.CELL, later=True),
     Flag(("--on-disconnect",), "on_disconnect", "stop|run", "what happens when every client is gone", Group.CELL, later=True),

@@ -1,10 +1,13 @@
-"""The receipt: what a saved notebook says about a run, without a kernel, a widget or a style sheet. Pure."""
+"""The receipt: what a saved notebook says about a run, without a kernel, a widget or a style sheet. Pure.
+
+HTML of ``details``, ``table`` and the like only: sites that take away styles and scripts leave it as it is.
+"""
 
 from __future__ import annotations
 
 import html
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jupyter_aicluster.units import format_duration, format_size
@@ -13,35 +16,41 @@ _LOG_TAIL = 20
 
 
 def receipt(snapshot: Mapping[str, Any]) -> dict[str, str]:
-    """Mimebundle (text/plain, text/html) of a `CardModel.to_json` snapshot."""
+    """Mimebundle (text/plain, text/html) of a `CardModel.to_json` snapshot: the sentence, at the end its cost, the rest folded."""
     rows = _rows(snapshot)
-    text = [f"{snapshot['name']}: {snapshot['sentence']}", *(f"  {label}: {value}" for label, value in rows)]
+    cost = cost_line(snapshot["summary"]) if snapshot["summary"] else ""
+    head = f"{snapshot['name']}: {snapshot['sentence']}"
+    text = [head, *([f"  {cost}"] if cost else []), *(f"  {label}: {value}" for label, value in rows)]
+    title = f"<b>{html.escape(snapshot['name'])}</b>: {html.escape(snapshot['sentence'])}" + (f"<br>{html.escape(cost)}" if cost else "")
     table = "".join(f"<tr><th>{html.escape(label)}</th><td>{_cell(label, value)}</td></tr>" for label, value in rows)
-    title = f"<b>{html.escape(snapshot['name'])}</b>: {html.escape(snapshot['sentence'])}"
-    return {"text/plain": "\n".join(text), "text/html": f"<table><caption>{title}</caption><tbody>{table}</tbody></table>"}
+    folded = f"<details><summary>{title}</summary><table><tbody>{table}</tbody></table></details>"
+    return {"text/plain": "\n".join(text), "text/html": folded}
 
 
-def static_card(snapshot: Mapping[str, Any], log: list[dict[str, Any]]) -> dict[str, str]:
-    """What stays in the card's place when the run is over: nodes and the end of the log."""
+def static_card(snapshot: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What stays in the card's place when the run is over: nodes and the end of the log, folded."""
     nodes = [
         f"node {node['node']} {node['host']}: {_gpu_words(node)}{', lost' if node['state'] == 'lost' else ''}".replace(" :", ":")
         for node in snapshot["nodes"]
     ]
-    lines = [f"{line['node']} {line['stream']} | {line['text']}" for line in log[-_LOG_TAIL:]]
-    parts = [f"<ul>{''.join(f'<li>{html.escape(node)}</li>' for node in nodes)}</ul>"] if nodes else []
-    if lines:
-        shown = html.escape("\n".join(lines))
-        parts.append(f"<details><summary>last {len(lines)} log lines (node, stream)</summary><pre>{shown}</pre></details>")
+    lines = [f"{line['node']} {line['writer']} | {line['text']}" for line in log[-_LOG_TAIL:]]
+    if not nodes and not lines:
+        return {"text/plain": "", "text/html": ""}  # the receipt has said it all
+    what = [f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"] if nodes else []
+    what += [f"last {len(lines)} log lines"] if lines else []
+    items = f"<ul>{''.join(f'<li>{html.escape(node)}</li>' for node in nodes)}</ul>" if nodes else ""
+    shown = f"<pre>{html.escape(chr(10).join(lines))}</pre>" if lines else ""
     return {
-        "text/plain": "\n".join([*nodes, *lines]) or snapshot["sentence"],
-        "text/html": "".join(parts) or html.escape(snapshot["sentence"]),
+        "text/plain": "\n".join([*nodes, *lines]),
+        "text/html": f"<details><summary>{', '.join(what)}</summary>{items}{shown}</details>",
     }
 
 
 def cost_line(summary: Mapping[str, Any]) -> str:
-    """``0.13 GPU-hours held, 0.09 used · waited 12 s · ran 2:01 · peak 3.1 GB a GPU``."""
-    used = summary["gpu_hours_used"]
-    parts = [f"{_hours(summary['gpu_hours_held'])} GPU-hours held" + (f", {_hours(used)} used" if used is not None else "")]
+    """``8 GPU-minutes held, 70 % of it busy · waited 12 s · ran 2:01 · peak memory 3.1 GB on a GPU``."""
+    held, used = summary["gpu_hours_held"], summary["gpu_hours_used"]
+    busy = f", {100 * min(1.0, used / held):.0f} % of it busy" if used is not None and held > 0 else ""
+    parts = [f"{gpu_time(held)} held{busy}"]
     if summary["waited_s"] is not None:
         parts.append(f"waited {format_duration(summary['waited_s'])}")
     if summary["ran_s"] is not None:
@@ -51,13 +60,22 @@ def cost_line(summary: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
+def gpu_time(hours: float) -> str:
+    """``12 GPU-seconds``, ``4 GPU-minutes``, ``1.3 GPU-hours``; the same as in labextension/src/card/format.ts."""
+    if hours >= 0.995:
+        return f"{hours:.0f} GPU-hours" if hours >= 99.95 else f"{hours:.1f} GPU-hours"
+    minutes = hours * 60
+    return f"{minutes:.0f} GPU-minutes" if minutes >= 0.95 else f"{minutes * 60:.0f} GPU-seconds"
+
+
 def _rows(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
     summary, ended = snapshot["summary"], snapshot["state"] == "ended"
     simulated = any(node["simulated"] for node in snapshot["nodes"])
     nodes = f" on {len(snapshot['nodes'])} nodes" if len(snapshot["nodes"]) > 1 else ""
     rows = [("GPUs", f"{snapshot['gpus']}{' simulated' if simulated else ''}{nodes}, {snapshot['backend']}")]
-    if snapshot["error"]:
+    if snapshot["error"] and snapshot["error"] not in snapshot["sentence"]:
         rows.append(("Error", snapshot["error"]))
+    rows += [("Note", notice) for notice in snapshot["notices"]]
     if snapshot["names_sent"]:
         rows.append(("Sent", ", ".join(snapshot["names_sent"])))
     if snapshot["names_expected"]:
@@ -65,7 +83,6 @@ def _rows(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary:
         if summary["cause"] and summary["cause"] not in snapshot["sentence"]:
             rows.append(("Why it ended", summary["cause"]))
-        rows.append(("Cost", cost_line(summary)))
         if summary["hint"]:
             rows.append(("Hint", summary["hint"]))
     rows.append(("As of", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot["now_s"]))))
@@ -82,7 +99,3 @@ def _gpu_words(node: Mapping[str, Any]) -> str:
     gpus = node["gpus"]
     kinds = sorted({gpu["name"] for gpu in gpus if gpu["name"]})
     return f"{len(gpus)} × {', '.join(kinds) or 'GPU'}"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}".rstrip("0").rstrip(".")

@@ -29,6 +29,7 @@ class Shipment:
     size_bytes: int
     sent: tuple[str, ...]
     expected: tuple[str, ...]
+    results: tuple[str, ...] = ()  # of those, what a person waits for
     notice: str = ""
 
     def remove(self) -> None:
@@ -61,8 +62,10 @@ def prepare(
         _no_stranger(cell.required, values, there)
     values = {name: value for name, value in values.items() if not isinstance(value, payload.Stub)}
     expected = tuple(sorted(cell.writes | cell.changes if only_back is None else only_back))
+    tools = {name for name in cell.changes - cell.writes if _imported(namespace.get(name))}
+    results = tuple(sorted(cell.results - tools if only_back is None else only_back))
     if not values:
-        return Shipment(None, None, 0, (), expected)
+        return Shipment(None, None, 0, (), expected, results)
     payload.ship_check(values, max_bytes)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, path = tempfile.mkstemp(prefix="inputs-", dir=folder)  # 0600
@@ -72,7 +75,7 @@ def prepare(
     except BaseException:
         Path(path).unlink()
         raise
-    return Shipment(Path(path), packed.sha256, packed.size_bytes, packed.names, expected, _notice(packed.size_bytes, values))
+    return Shipment(Path(path), packed.sha256, packed.size_bytes, packed.names, expected, results, _notice(packed.size_bytes, values))
 
 
 def bring_back(path: Path, namespace: MutableMapping[str, object]) -> tuple[list[str], list[payload.Stub]]:

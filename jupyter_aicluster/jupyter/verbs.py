@@ -9,10 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jupyter_aicluster.errors import NotFound, UsageError
+from jupyter_aicluster.jupyter.cell_options import CellOptions
 from jupyter_aicluster.jupyter.flags import FLAGS
-from jupyter_aicluster.jupyter.notebook import Held, Notebook
-from jupyter_aicluster.jupyter.parse import CellOptions, Verb
+from jupyter_aicluster.jupyter.following import follow, wait_ready
+from jupyter_aicluster.jupyter.held import Held
+from jupyter_aicluster.jupyter.notebook import Notebook
+from jupyter_aicluster.jupyter.parse import Verb
 from jupyter_aicluster.protocol import CellPhase
+from jupyter_aicluster.rundir import RunDir, read_json
 from jupyter_aicluster.state import State
 from jupyter_aicluster.units import format_duration, format_size
 
@@ -41,7 +45,7 @@ def overview(notebook: Notebook, verb: Verb) -> None:
 
 def up(notebook: Notebook, verb: Verb) -> None:
     held = notebook.ask(verb.options, keep_s=float(verb.options.keep_s or notebook.options().keep_s))
-    notebook.wait_ready(held)
+    wait_ready(held, held.board(notebook.shell, ""))
 
 
 def down(notebook: Notebook, verb: Verb) -> None:
@@ -116,15 +120,15 @@ def use(notebook: Notebook, verb: Verb) -> None:
 
 
 def attach(notebook: Notebook, verb: Verb) -> None:
+    """Show it again, whatever it does; follow its latest cell run, and bring back what that left, unless this was done here already."""
     held = notebook.adopt(verb.cluster)
-    cell_id = _running_cell(held)
-    if cell_id is None:
-        _say(f"{held.name}: {held.cluster.status.state}, no cell runs there.")
-        _say("Cells of this notebook now run on it, with the variables it has.")
+    cell_id = _latest_cell(held)
+    board = held.board(notebook.shell, cell_id or "")
+    board.show()
+    if cell_id is None or cell_id in held.seen:
+        board.rest()
     else:
-        run, board = held.cluster.run_of(cell_id), held.board(notebook.shell, cell_id)
-        board.show()
-        notebook.follow(held, run, board)
+        follow(notebook.shell, held, held.cluster.run_of(cell_id), board)
 
 
 def logs(notebook: Notebook, verb: Verb) -> None:
@@ -207,6 +211,19 @@ def _running_cell(held: Held) -> str | None:
         return None
     cells = held.cluster.snapshot().get("cells", {})
     return next((cell_id for cell_id, report in cells.items() if not CellPhase(report["phase"]).over), None)
+
+
+def _latest_cell(held: Held) -> str | None:
+    """The cell run that runs, waits or was the last one; None: no cell ever."""
+    cluster = held.cluster
+    if cluster.status.ended:
+        report = held.hear_out()
+        return report.cell_id if report else None
+    if cluster.status.state is State.READY:
+        cells = cluster.snapshot().get("cells", {})
+        return _running_cell(held) or next(reversed(cells), None)
+    submission = read_json(RunDir(cluster.record.run).submission) or {}
+    return (submission.get("cell") or {}).get("cell_id")
 
 
 def _say(text: str) -> None:

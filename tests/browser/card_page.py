@@ -110,5 +110,5 @@ def snapshot(**changes: Any) -> dict[str, Any]:
 def state(
     snap: dict[str, Any], readings: Iterable[Reading] = (), log: Sequence[tuple[int, str]] = (), kernel: str | None = None
 ) -> dict[str, Any]:
-    lines = [{"node": number, "stream": "driver-main", "text": text} for number, text in log]
+    lines = [{"node": number, "writer": "driver", "text": text} for number, text in log]
     return {"snapshot": snap, "frame": frame(readings), "log": lines, "kernel_id": kernel}

@@ -141,15 +141,15 @@ def test_gpus_show_what_was_read_and_nothing_else(open_card: Open) -> None:
 
 def test_log_lines_by_node_and_filter(open_card: Open) -> None:
     card = open_card(state(snapshot(), log=[(0, "alpha one"), (1, "\x1b[32mbeta\x1b[0m two"), (1, "<b>gamma</b>")]))
-    assert card.page.get_by_test_id("log-line").all_inner_texts() == ["0alpha one", "1beta two", "1<b>gamma</b>"]
+    assert card.page.get_by_test_id("log-line").all_inner_texts() == ["0driveralpha one", "1driverbeta two", "1driver<b>gamma</b>"]
     card.page.get_by_role("button", name="node 1").click()
     assert card.page.get_by_test_id("log-line").count() == 2
     card.page.get_by_role("searchbox").fill("GAMMA")
-    assert card.page.get_by_test_id("log-line").all_inner_texts() == ["1<b>gamma</b>"]
+    assert card.page.get_by_test_id("log-line").all_inner_texts() == ["1driver<b>gamma</b>"]
 
 
 def test_the_log_stays_at_its_end_unless_scrolled_away(open_card: Open) -> None:
-    lines = [{"node": 0, "stream": "s", "text": f"line {i}"} for i in range(200)]
+    lines = [{"node": 0, "writer": "s", "text": f"line {i}"} for i in range(200)]
     card = open_card(state(snapshot()))
     card.put("log", lines[:100])
     away = "e => e.scrollHeight - e.scrollTop - e.clientHeight"

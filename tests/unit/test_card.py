@@ -7,11 +7,13 @@ import math
 import struct
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_aicluster.events import Event, Kind
-from jupyter_aicluster.jupyter.card_model import LOG_BYTES, LOG_LINES, CardModel
+from jupyter_aicluster.jupyter.card_model import CardModel
+from jupyter_aicluster.jupyter.logtail import LOG_BYTES, LOG_LINES
 from jupyter_aicluster.state import Observation, State, Word
 
 T = 1_700_000_000.0
@@ -109,7 +111,7 @@ def test_frame_follows_the_order_of_the_nodes_and_never_shows_zero_for_unreadabl
             Kind.GPUS, node=1, samples=[sample("3", lost=True), sample("2", util_percent=7.0, mem_used_bytes=5, power_w=1.5, temp_c=40.0)]
         )
     )
-    values = struct.unpack("<16f", card.frame())
+    values = struct.unpack("<16f", card.nodes.frame())
     assert all(math.isnan(value) for value in values[:8])
     assert values[8:12] == (7.0, 5.0, 1.5, 40.0)
     assert values[12] == -1.0
@@ -141,6 +143,8 @@ def test_the_end_has_a_summary_with_a_hint() -> None:
         "used_gpus": 2,
     }
     card.fold(event(Kind.END, **end))
+    assert card.to_json(T + 399)["sentence"] == "Done after 5:58 · giving the GPUs back"  # the hub said so, nobody else yet
+    assert card.fold(Observation(Word.ENDED))
     shown = card.to_json(T + 400)
     assert shown["sentence"] == "Done after 5:58 · 4 simulated GPUs given back"
     assert shown["names_expected"] == ["y", "z"]
@@ -164,12 +168,40 @@ def test_another_cells_report_is_not_ours_and_unknown_kinds_are_ignored() -> Non
     assert not card.fold(event("telepathy", anything=1))
 
 
-def test_a_second_attempt_says_so() -> None:
+@pytest.mark.parametrize(
+    ("checkpointed", "says"),
+    [
+        (True, "The cell starts again and resumes from checkpoint_dir, if its code reads it"),
+        (False, "The cell starts again from the beginning: nothing was written to checkpoint_dir"),
+        (None, "The cell starts again from its stored inputs"),
+    ],
+)
+def test_a_second_attempt_says_why_and_from_where(checkpointed: bool | None, says: str) -> None:
     card = running()
-    card.fold(event(Kind.STATE, attempt=2, state="starting", cause="node 1 was lost"))
+    card.checkpointed = lambda cell_id: checkpointed if cell_id == "c1" else None
+    card.fold(event(Kind.CELL, cell_id="c1", phase="running", started_s=T + 12, names=[]))
+    card.fold(event(Kind.STATE, attempt=2, state="starting", cause="Ray fell on node 1"))
     card.fold(event(Kind.CELL, cell_id="c1", phase="waiting", attempt=2))
     assert card.sentence(T) == "Starting again (attempt 2) on 4 simulated GPUs"
     assert card.status.state is State.STARTING
+    shown = card.to_json(T)
+    assert shown["notices"] == ["Attempt 2: Ray fell on node 1; all start again together", says]
+    assert shown["gates"]["joined"] is None
+    assert shown["attempt"] == 2
+    card.fold(event(Kind.STATE, attempt=2, state="ready"))
+    card.fold(event(Kind.CELL, cell_id="c1", phase="running", attempt=2, started_s=T + 90))
+    assert card.sentence(T).startswith("Running")
+    assert card.to_json(T + 100)["since_s"] == T + 90
+
+
+def test_a_lost_cell_says_why_in_its_sentence() -> None:
+    card = running()
+    cause = "Ray fell on node 1 (b)"
+    card.fold(event(Kind.STATE, attempt=2, state="starting", cause=cause))
+    card.fold(event(Kind.CELL, cell_id="c1", phase="lost", started_s=T + 12, ended_s=T + 54, cause=cause))
+    shown = card.to_json(T + 60)
+    assert shown["sentence"] == "Lost after 42 s: Ray fell on node 1 (b) · 4 simulated GPUs still held"
+    assert (shown["error"], shown["tone"]) == ("", "bad")
 
 
 def test_log_lines_are_joined_across_chunks_and_overwritten_by_carriage_returns() -> None:
@@ -177,7 +209,40 @@ def test_log_lines_are_joined_across_chunks_and_overwritten_by_carriage_returns(
     for text in ("epoch 1\nepo", "ch \x1b[1m2\x1b[0m\n 10%\r 20%", "\r 30%\n", "open"):
         card.fold(event(Kind.LOG, node=0, stream="driver", offset=0, text=text))
     card.fold(event(Kind.LOG, node=1, stream="raylet", offset=0, text="up\n"))
-    assert [(line["node"], line["text"]) for line in card.log()] == [(0, "epoch 1"), (0, "epoch 2"), (0, " 30%"), (1, "up"), (0, "open")]
+    assert [(line["node"], line["text"]) for line in card.log.lines()] == [
+        (0, "epoch 1"),
+        (0, "epoch 2"),
+        (0, " 30%"),
+        (1, "up"),
+        (0, "open"),
+    ]
+
+
+def test_log_lines_are_labelled_by_who_wrote_them_and_rays_control_lines_are_gone() -> None:
+    card = model()
+    for stream, text in (
+        ("driver-nb-1f2e", ":job_id:01000000\ncell\n"),
+        ("driver-nb-1f2e-2", "again\n"),
+        ("worker-4711.out", ":job_id:01000000\n:task_name:burn\nburning 0\n:task_na"),
+        ("worker-4711.out", "me:cool\ncooling\n:actor_name:Pump"),
+        ("worker-12.err", "who?\n"),
+        ("ray-2", "started\n"),
+    ):
+        card.fold(event(Kind.LOG, node=0, stream=stream, offset=0, text=text))
+    assert [(line["writer"], line["text"]) for line in card.log.lines()] == [
+        ("driver", "cell"),
+        ("driver", "again"),
+        ("burn 4711", "burning 0"),
+        ("cool 4711", "cooling"),
+        ("worker 12", "who?"),
+        ("ray", "started"),
+    ]
+
+
+def test_control_lines_take_no_room_from_what_people_wrote() -> None:
+    card = model()
+    card.fold(event(Kind.LOG, node=0, stream="worker-1.out", offset=0, text="first\n" + ":task_name:f\n" * 1000 + "last\n"))
+    assert [line["text"] for line in card.log.lines()] == ["first", "last"]
 
 
 @given(st.lists(st.text(max_size=3000), max_size=30))
@@ -185,7 +250,7 @@ def test_the_log_is_bounded(chunks: list[str]) -> None:
     card = model()
     for chunk in chunks:
         card.fold(event(Kind.LOG, node=0, stream="driver", offset=0, text=chunk * 10))
-    shown = card.log()
+    shown = card.log.lines()
     assert len(shown) <= LOG_LINES
     assert sum(len(line["text"].encode(errors="replace")) for line in shown) <= LOG_BYTES
 
@@ -195,4 +260,4 @@ def test_512_gpus_fit_in_one_small_snapshot() -> None:
     for node in range(64):
         card.fold(event(Kind.NODE, node=node, host=f"gpu-node-{node:03}", state="joined", gpus=[gpu(str(index)) for index in range(8)]))
     assert len(json.dumps(card.to_json(T))) < 50_000
-    assert len(card.frame()) == 512 * 16
+    assert len(card.nodes.frame()) == 512 * 16

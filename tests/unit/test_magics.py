@@ -23,7 +23,6 @@ from jupyter_aicluster.cells import CellRun
 from jupyter_aicluster.errors import NeverFits
 from jupyter_aicluster.events import Event, Kind
 from jupyter_aicluster.handle import Handle
-from jupyter_aicluster.jupyter import notebook as notebook_module
 from jupyter_aicluster.jupyter.magics import GpuMagics, still_there
 from jupyter_aicluster.options import Options
 from jupyter_aicluster.plan import Fit, Guess, Plan
@@ -57,6 +56,10 @@ class StandIn:
     values: dict[str, Path] = field(default_factory=dict)
     said: list[Observation | Event] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def record(self) -> Record:
+        return Record(self.handle, self.spec, 1.0, self.world.folder / "run", self.status)
 
     @property
     def handle(self) -> Handle:
@@ -94,8 +97,8 @@ class StandIn:
         return size
 
     def end(self, ending: Ending = Ending.DONE) -> None:
-        self.status = replace(self.status, state=State.ENDED)
-        self.say(Kind.END, ending=str(ending), cause="its job is done", ended_s=time.time(), gpus=self.spec.gpus)
+        self.say(Kind.END, ending=str(ending), cause="its job is done", ended_s=time.time(), joined_s=1.0, gpus=self.spec.gpus)
+        self.see(Word.ENDED, State.ENDED)
 
     # -- as `Cluster`
 
@@ -122,6 +125,10 @@ class StandIn:
         self.calls.append("interrupt")
         self.heard.put("interrupt")
 
+    def wait_ended(self, timeout_s: float | None = None) -> bool:
+        _when(lambda: self.status.ended, lambda: None)
+        return self.status.ended
+
     def stop(self, wait_s: float = 30.0) -> bool:
         self.calls.append("stop")
         self.end(Ending.STOPPED)
@@ -134,6 +141,7 @@ class World:
 
     folder: Path
     script: Script
+    asked: list[dict[str, Any]] = field(default_factory=list)
     clusters: list[StandIn] = field(default_factory=list)
     requests: list[CellRequest] = field(default_factory=list)
     inputs: list[dict[str, Any]] = field(default_factory=list)
@@ -151,8 +159,15 @@ class World:
         thread.start()
 
     def ask(
-        self, spec: ClusterSpec, *, on_plan: Callable[[Plan], None], cell: CellRequest | None = None, payload: Path | None = None, **_: Any
+        self,
+        spec: ClusterSpec,
+        *,
+        on_plan: Callable[[Plan], None],
+        cell: CellRequest | None = None,
+        payload: Path | None = None,
+        **more: Any,
     ) -> StandIn:
+        self.asked.append(more)
         plan = plan_of(spec)
         on_plan(plan)
         if plan.fit is Fit.NEVER:
@@ -244,7 +259,7 @@ def test_a_cell_behaves_as_if_it_had_run_here(notebook: Notebook) -> None:
     assert lines[0] == "local: folder /work (--working-dir) · limit 1:00:00 (-t)"
     assert "epoch 1" in lines
     assert "[fox] Done after 2 s · 4 GPUs given back" in lines
-    assert any(line.startswith("  Cost: ") for line in lines)
+    assert any(" held" in line and line.startswith("[fox] ") for line in lines)
 
 
 @pytest.mark.parametrize("notebook", [fail], indirect=True)
@@ -385,6 +400,29 @@ def _when(ready: Callable[[], Any], act: Callable[[], None]) -> None:
     act()
 
 
+@pytest.mark.parametrize(("flags", "retries"), [("", 2), ("--retries 0", 0), ("--keep 5m", 0), ("--keep 5m --retries 1", 1)])
+def test_jobs_start_again_when_a_node_falls_and_kept_clusters_when_told_to(notebook: Notebook, flags: str, retries: int) -> None:
+    notebook.run(f"%%gpujob --gpus 4 {flags}\ny = 1")
+    assert notebook.world.asked[0]["retries"] == retries
+
+
+@pytest.mark.parametrize("notebook", [fail], indirect=True)
+def test_retries_on_a_cluster_that_is_there_are_answered(notebook: Notebook) -> None:
+    notebook.run("%%gpujob --gpus 2\ny = 1 / 0")
+    notebook.world.script = succeed
+    printed, result = notebook.run("%%gpujob --gpus 2 --retries 1\ny = 1")
+    assert result.success
+    assert "this cell is not started again" in printed
+
+
+def test_modules_and_functions_of_modules_are_not_expected_back(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, ...]] = []
+    monkeypatch.setattr("jupyter_aicluster.jupyter.held.Held.board", lambda self, shell, cell, sent, results: shown.append(results))
+    notebook.run("import random\nitems = [1]")
+    notebook.run("%%gpujob --gpus 4\nrandom.seed(3)\nitems.append(2)\ny = 1")
+    assert shown == [("items", "y")]
+
+
 def test_defaults_belong_to_the_notebook(notebook: Notebook) -> None:
     assert "--queue gpu" in notebook.run("%gpujob defaults -p gpu")[0]
     notebook.run("%%gpujob --gpus 1\ny = 1")
@@ -417,7 +455,6 @@ def test_loading_imports_neither_ray_nor_the_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert notebook_module.GIVE_BACK_S > 0
 
 
 def test_on_load_living_clusters_are_named(tmp_path: Path) -> None:

@@ -72,6 +72,26 @@ def test_what_a_cell_may_change_in_place(code: str, changes: str) -> None:
     assert analyse(code).changes == names(changes)
 
 
+@pytest.mark.parametrize(
+    ("code", "results"),
+    [
+        ("import ray\n@ray.remote\ndef f(k): return k\nout = ray.get([f.remote(k) for k in range(4)])", "out"),
+        ("@ray.remote(num_gpus=1)\nclass A: pass\na = A.remote()\nrefs = [a.m.remote(k) for k in l]\nx, y = ray.get(refs)", "x y"),
+        ("from ray import remote, put\n@remote\ndef f(): pass\nr = ray.put(3)\nr = 3", "r"),
+        ("import numpy as np\nnp.random.seed(0)\nnp.x = 1\nfor i, b in l: s += b\nwith open(p) as file: t = file.read()", "s t"),
+        ("model.fit(x)\nprint(y.mean())\ndf['a'] = z.sum()\ntrain(w)", "model df"),
+        ("def helper(a):\n  a.b = 1\n  return [q for q in a]\n_ = helper(v)\n_hidden = 1", "helper"),
+        ("a = b = 1\ndel a", "b"),
+        ("try:\n  q = 1\nexcept KeyError as e: pass", "q"),
+        ("for i in l: pass\ni = f(i)", "i"),
+    ],
+)
+def test_what_a_person_expects_to_have_afterwards(code: str, results: str) -> None:
+    found = analyse(code)
+    assert found.results == names(results)
+    assert found.results <= found.writes | found.changes
+
+
 @pytest.mark.parametrize(("code", "line"), [("x = 1\nif 1\n", 2), ("return 3", 1), ("f(", 1)])
 def test_a_cell_that_is_not_python_names_the_line(code: str, line: int) -> None:
     with pytest.raises(UsageError, match=f"line {line} of the cell is not Python"):

@@ -100,7 +100,7 @@ def test_env_without_a_value_is_copied_from_the_kernel() -> None:
         ("--gpus 17 -N 4", "cannot be spread evenly"),
         ("--gpus 4 --spmd", "--spmd (run the cell once per GPU) is not possible in this version yet"),
         ("--gpus 4 --detach", "not possible in this version"),
-        ("--gpus 4 --retries 2", "not possible in this version"),
+        ("--gpus 4 --retries some", "--retries: 'some' is not a whole number"),
     ],
 )
 def test_refusals_say_what_and_what_to_do(line: str, says: str) -> None:
@@ -182,3 +182,7 @@ def test_any_line_is_understood_or_refused(line: str) -> None:
         except UsageError as error:
             hints.append(error.hint)
     assert all(hints)
+
+
+def test_retries_are_as_configured_unless_said() -> None:
+    assert [parse_cell_line(f"--gpus 4 {flags}").retries for flags in ("", "--retries 0", "--retries=3")] == [None, 0, 3]

@@ -60,11 +60,11 @@ export class LogTail {
   private draw(): void {
     const word = this.filter.value.trim().toLowerCase();
     const atEnd = this.lines.scrollHeight - this.lines.scrollTop - this.lines.clientHeight < 24;
-    const shown = this.log.filter(line => (this.node === null || line.node === this.node) && (!word || line.text.toLowerCase().includes(word)));
+    const shown = this.log.filter(line => (this.node === null || line.node === this.node) && (!word || `${line.writer} ${line.text}`.toLowerCase().includes(word)));
     this.lines.replaceChildren(
       ...shown.map(line =>
-        h('div', { class: 'aic-line', 'data-testid': 'log-line', 'data-node': String(line.node), title: `node ${line.node} · ${line.stream}` },
-          h('span', { class: 'aic-line-node' }, String(line.node)), plain(line.text))
+        h('div', { class: 'aic-line', 'data-testid': 'log-line', 'data-node': String(line.node), title: `node ${line.node} · ${line.writer}` },
+          h('span', { class: 'aic-line-node' }, String(line.node)), h('span', { class: 'aic-line-writer' }, line.writer), plain(line.text))
       )
     );
     if (atEnd) this.lines.scrollTop = this.lines.scrollHeight;

@@ -1,5 +1,5 @@
 /**
- * What the kernel tells the card. Python side: `CardModel.to_json()` in jupyter_aicluster/jupyter/card.py.
+ * What the kernel tells the card. Python side: `CardModel.to_json()` in jupyter_aicluster/jupyter/card_model.py.
  *
  * Traits of the widget:
  *   snapshot   Snapshot: the full state, small (< 20 kB); a lost update heals with the next one.
@@ -99,7 +99,7 @@ export interface Snapshot {
 
 export interface LogLine {
   node: number;
-  stream: string; // "driver-main", "raylet", ...
+  writer: string; // "driver", "train 4711" (a task or actor and its process), "ray"
   text: string;
 }
 

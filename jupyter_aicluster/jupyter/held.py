@@ -1,0 +1,88 @@
+"""A cluster that this kernel uses, and the board that shows it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jupyter_aicluster.events import Event, Kind
+from jupyter_aicluster.jupyter.board import Board
+from jupyter_aicluster.jupyter.card_model import CardModel
+from jupyter_aicluster.jupyter.faces import open_face
+from jupyter_aicluster.protocol import CellReport
+from jupyter_aicluster.rundir import RunDir
+from jupyter_aicluster.state import Observation, State, Word
+
+if TYPE_CHECKING:  # imported at first use: `%load_ext` must be quick
+    from jupyter_aicluster.cluster import Cluster
+
+
+class Held:
+    """``keep_s``: its stay after a cell that succeeds (0: a job's)."""
+
+    def __init__(self, cluster: Cluster, session: str, keep_s: float) -> None:
+        self.cluster, self.session, self.keep_s = cluster, session, keep_s
+        self.names: set[str] | None = set()  # that its driver has from this notebook's cells; None: adopted, nobody here knows
+        self.seen: set[str] = set()  # cell runs whose end was shown here
+        self._model = CardModel(
+            name=cluster.name,
+            backend=cluster.handle.backend,
+            gpus=cluster.spec.gpus,
+            asked_s=cluster.record.created_s,
+            checkpointed=_checkpoints(RunDir(cluster.record.run)),
+        )
+        self._board: Board | None = None
+        self._lock = threading.Lock()
+        self._told = threading.Event()
+        cluster.watch(self._change)
+
+    @property
+    def name(self) -> str:
+        return self.cluster.name
+
+    def hear_out(self, timeout_s: float = 5.0) -> CellReport | None:
+        """Of a cluster that has ended: its last cell run's report, once all that was said of it was heard."""
+        self._told.wait(timeout_s)
+        return self._model.report
+
+    def board(self, shell: Any, cell_id: str | None, sent: Sequence[str] = (), expected: Sequence[str] = ()) -> Board:
+        """A board for the running cell (``cell_id`` "": `%gpujob up`, no cell; None: the latest); the one before it retires."""
+        with self._lock:
+            if self._board is not None:
+                self._board.retire()
+            asked_s = self._model.asked_s if cell_id is None else time.time()
+            model = self._model.for_cell(cell_id, sent, expected, asked_s)
+            self._board = Board(model, open_face(model, shell, lambda event, seconds: press(self.cluster, cell_id or "", event, seconds)))
+            return self._board
+
+    def _change(self, change: Observation | Event) -> None:
+        if isinstance(change, Observation) and change.word is Word.ENDED and change.end is None:
+            change = replace(change, end=self.cluster.status.end)  # another process has seen it first
+        with self._lock:
+            self._model.fold(change)
+            if self._board is not None:
+                self._board.change(change)
+        if isinstance(change, Event) and change.kind == Kind.END:
+            self._told.set()
+
+
+def _checkpoints(run: RunDir) -> Callable[[str], bool | None]:
+    """Whether a cell run has written to its checkpoint_dir; None where that lies on a disk which is not here."""
+
+    def written(cell_id: str) -> bool | None:
+        return any((run.checkpoints / cell_id).glob("*")) if run.checkpoints.is_dir() else None
+
+    return written
+
+
+def press(cluster: Cluster, cell_id: str, event: str, seconds: float) -> None:
+    """A button of the card."""
+    if event == "keep":
+        cluster.keep(seconds)
+    elif event == "stop" or (event == "interrupt" and (not cell_id or cluster.status.state is not State.READY)):
+        cluster.stop(wait_s=0)
+    elif event == "interrupt":
+        cluster.interrupt(cell_id)
