@@ -73,7 +73,7 @@ lint: setup
 	npm --prefix labextension run --silent lint
 
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ONLY)
 
 lab: setup
 	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks
