@@ -107,3 +107,22 @@ def test_its_version_is_forwarded_too(stand_in: Path, real: Path) -> None:
 def test_two_bundles_on_the_path_as_when_a_cell_asks_for_a_cluster(stand_in: Path, real: Path, tmp_path: Path) -> None:
     second = folder_with_stand_in(tmp_path / "outer")
     assert python("import rfc3987_syntax as r; print(r.grammar)", stand_in, second, real).splitlines()[-1] == "['built']"
+
+
+def test_jsonschema_takes_its_checker_and_nothing_is_loaded_before_it_is_called(stand_in: Path) -> None:
+    """With the real jsonschema and the real rfc3987_syntax, as in an environment with JupyterLab."""
+    code = """
+import sys, jsonschema
+print('rfc3987_syntax.syntax_helpers' in sys.modules)
+checker = jsonschema.FormatChecker()
+print(checker.conforms('http://example.org/ü', 'iri'), checker.conforms('not an iri', 'iri'))
+print('rfc3987_syntax.syntax_helpers' in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(stand_in)}, cwd="/", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True", "False", "True"]
+
+
+def test_a_real_one_without_that_function_has_none_here_either(stand_in: Path, real: Path) -> None:
+    assert "cannot import name 'is_valid_syntax'" in python("from rfc3987_syntax import is_valid_syntax", stand_in, real)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 
 _MARK = "aicluster stand-in for rfc3987_syntax"
+_TAKEN_EARLY = "is_valid_syntax"  # what jsonschema does: `from rfc3987_syntax import is_valid_syntax`, long before it calls it
 _ASKED = ("__all__", "__version__")  # other names of this kind are probed for by the import system: a probe is no use
 
 
@@ -49,7 +51,14 @@ def _load() -> ModuleType:
     return module
 
 
+def _defines(name: str) -> bool:
+    """Whether the real module has this function, by its text: running it is what must not happen."""
+    return any(f"def {name}(" in path.read_text(errors="replace") for folder in __path__ for path in Path(folder).glob("*.py"))
+
+
 def __getattr__(name: str) -> object:
+    if name == _TAKEN_EARLY and _defines(name):
+        return lambda *args, **kwargs: getattr(_load(), name)(*args, **kwargs)
     if name.startswith("__") and name.endswith("__") and name not in _ASKED:
         raise AttributeError(name)
     return getattr(_load(), name)
