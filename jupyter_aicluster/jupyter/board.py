@@ -66,9 +66,10 @@ class Board:
                 self._wake.notify_all()
 
     def wait_ended(self, timeout_s: float) -> bool:
-        """Whether the cluster has ended, at the latest after ``timeout_s``. Interruptible."""
+        """Whether the cluster has ended, at the latest after ``timeout_s`` or when it is known to stay. Interruptible."""
         with self._wake:
-            return self._wake.wait_for(lambda: self.model.status.ended, timeout_s)
+            self._wake.wait_for(lambda: self.model.status.ended or self.model.stays, timeout_s)
+            return self.model.status.ended
 
     def wait_settled(self) -> None:
         """Until the cluster is ready or over. Interruptible."""

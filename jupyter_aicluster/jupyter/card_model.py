@@ -30,6 +30,12 @@ _ENDINGS = {
     Ending.LEASE: ("Ended, nobody watched and nothing ran", "idle"),
     Ending.FAILED: ("Failed", "bad"),
 }
+_PHASES = {
+    CellPhase.DONE: "Done",
+    CellPhase.FAILED: "Failed",
+    CellPhase.INTERRUPTED: "Interrupted",
+    CellPhase.LOST: "Lost",
+}
 _WAITS = (State.SUBMITTED, State.QUEUED)
 _TONES = {State.SUBMITTED: "wait", State.QUEUED: "wait", State.STARTING: "wait", State.READY: "good"}
 
@@ -64,7 +70,8 @@ class CardModel(Heard):
         """The one line that says it all, without the clock."""
         state = self.status.state
         if self.cell_over:
-            gpus = {State.ENDED: f"{self._gpus} given back", State.ENDING: "giving the GPUs back"}.get(state, f"{self._gpus} still held")
+            mend = ": mend the cell and run it again" if self.phase is CellPhase.FAILED else ""
+            gpus = {State.ENDED: f"{self._gpus} given back", State.ENDING: "giving the GPUs back"}.get(state, f"{self._gpus} held{mend}")
             return f"{self._cell_sentence()} · {gpus}"
         if state is State.ENDED:
             return self._ended_sentence()
@@ -81,7 +88,7 @@ class CardModel(Heard):
             return "Giving the GPUs back"
         if self.running:
             busy = self.nodes.busy()
-            return "Running in one process, Ray spreads its work" + (f" · {busy[0]}/{busy[1]} GPUs busy" if busy else "")
+            return "Running as one process" + (f" · {busy[0]}/{busy[1]} GPUs busy" if busy else "")
         if self.phase is CellPhase.WAITING:
             return f"{self._gpus} ready · the cell is about to run"
         return f"Ready{again} · {self._gpus} held"
@@ -146,11 +153,7 @@ class CardModel(Heard):
             "safe_to_close": self.safe_to_close(),
             "gates": self.nodes.gates_json(),
             "nodes": self.nodes.to_json(),
-            "countdowns": [
-                {"what": what, "text": _COUNTDOWNS.get(what, what), "at_s": at_s}
-                for what, at_s in sorted(self.deadlines.items(), key=lambda item: item[1])
-                if what != "time" or limit_s is None
-            ],
+            "countdowns": self._countdowns(limit_s),
             "names_sent": list(self.names_sent),
             "names_expected": list(self.names_expected if not self.cell_over else self.names_back or ()),
             "notices": list(self.notices),
@@ -181,6 +184,11 @@ class CardModel(Heard):
         limit = self.deadlines.get("time")
         return since_s, None if limit is None else max(0.0, limit - since_s)
 
+    def _countdowns(self, limit_s: float | None) -> list[dict[str, Any]]:
+        """What comes first; a time limit that stands in the clock already is left out."""
+        coming = sorted((at_s, what) for what, at_s in self.deadlines.items() if what != "time" or limit_s is None)
+        return [{"what": what, "text": _COUNTDOWNS.get(what, what), "at_s": at_s} for at_s, what in coming[:1]]
+
     def _queue_sentence(self) -> str:
         seen = self.status.observation
         place = f"{_ordinal(seen.position)} of {seen.queue_length}" if seen.position and seen.queue_length else ""
@@ -192,11 +200,11 @@ class CardModel(Heard):
         assert self.report is not None
         took = cause = ""
         if self.report.started_s is not None and self.report.ended_s is not None:
-            took = f" after {format_duration(self.report.ended_s - self.report.started_s)}"
+            took_s = self.report.ended_s - self.report.started_s
+            took = f" after {format_duration(took_s)}" if took_s >= 1 else " in under 1 s"
         if self.phase is CellPhase.LOST and self.report.cause:
             cause = f": {self.report.cause}"
-        word = {CellPhase.DONE: "Done", CellPhase.INTERRUPTED: "Interrupted", CellPhase.LOST: "Lost"}.get(self.phase or CellPhase.LOST)
-        return f"{word or self.error() or 'Failed'}{took}{cause}"
+        return f"{_PHASES[self.phase or CellPhase.LOST]}{took}{cause}"
 
     def _ended_sentence(self) -> str:
         if self.end is None:

@@ -47,7 +47,7 @@ class TextFace(Face):
     def push(self, news: bool) -> None:
         if news:
             model = self._model
-            self._say(model.sentence(time.time()), *model.notices)
+            self._say(model.sentence(time.time()), model.error(), *model.notices)
             if model.status.state is State.QUEUED:
                 self._say(model.safe_to_close())
 

@@ -36,7 +36,7 @@ def follow(shell: Any, held: Held, run: CellRun, board: Board, pressed: bool = F
             board.came_back(_bring_back(shell, cluster, report))
         if report is not None and report.phase == CellPhase.DONE and not held.keep_s:
             with suppress(KeyboardInterrupt):  # everything is here already
-                cluster.wait_ended(GIVE_BACK_S)
+                board.wait_ended(GIVE_BACK_S)
     finally:
         board.rest()
     raise_unless_done(cluster, report)

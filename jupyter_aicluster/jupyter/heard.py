@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_aicluster.events import Event
-from jupyter_aicluster.jupyter.logtail import LogTail
+from jupyter_aicluster.jupyter.logtail import RAY, LogTail, writer_of
 from jupyter_aicluster.jupyter.nodes import Nodes
 from jupyter_aicluster.protocol import CellPhase, CellReport
 from jupyter_aicluster.state import End, Observation, State, Status, Target, Word, transition
@@ -59,8 +59,9 @@ class Heard:
             if cause:
                 self._notices.append(f"Attempt {attempt}: {cause}; all start again together")
         self.status = transition(self.status, Target.UP, Observation(word, attempt=attempt, reason=cause))
-        if word is Word.READY and self.joined_s is None:
-            self.joined_s = event.time_s
+        if word is Word.READY:
+            self.log.forget(RAY)
+            self.joined_s = self.joined_s or event.time_s
         return True
 
     def _on_gate(self, event: Event, data: Mapping[str, Any]) -> bool:
@@ -96,7 +97,9 @@ class Heard:
         return True
 
     def _on_log(self, event: Event, data: Mapping[str, Any]) -> bool:
-        self.log.take(int(data["node"]), str(data["stream"]), str(data["text"]))
+        stream = str(data["stream"])
+        if self.status.state is not State.READY or writer_of(stream) != RAY:  # how Ray starts is of interest while it does
+            self.log.take(int(data["node"]), stream, str(data["text"]))
         return False
 
     def _on_gpus(self, event: Event, data: Mapping[str, Any]) -> bool:
@@ -119,6 +122,11 @@ class Heard:
     @property
     def running(self) -> bool:
         return self.phase is CellPhase.RUNNING and not self.status.ended
+
+    @property
+    def stays(self) -> bool:
+        """Whether the GPUs are held though the cell is over: by ``--keep``, or because somebody pressed Keep while it ran."""
+        return self.cell_over and bool(self.deadlines.keys() & {"keep", "hold"})
 
     @property
     def end(self) -> End | None:

@@ -11,7 +11,7 @@ LOG_BYTES = 24_000
 _LINE_CHARS = 2_000
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROL = re.compile(r":(job_id|task_name|actor_name):(.*)")  # lines by which Ray's workers tell who writes what follows
-_STREAM = re.compile(r"(driver|worker)-(.+)")
+RAY = "ray"  # who writes what `ray start` prints
 
 _Key = tuple[int, str]  # node, stream
 
@@ -55,18 +55,24 @@ class LogTail:
         self._lines.clear()
         self._open.clear()
 
+    def forget(self, writer: str) -> None:
+        """Drop the lines of ``driver``, ``ray`` ..."""
+        self._lines = deque((line for line in self._lines if line[1] != writer), LOG_LINES)
+        self._open = {key: text for key, text in self._open.items() if writer_of(key[1]) != writer}
+
     def _hear(self, key: _Key, what: str, name: str) -> None:
         if what != "job_id":
             self._writers[key] = name[:_LINE_CHARS]
 
     def _label(self, key: _Key) -> str:
         """``driver``, ``train 4711`` (a task or actor and its process), ``ray``: never a session's id."""
-        match = _STREAM.fullmatch(key[1])
-        if match is None:
-            return key[1].partition("-")[0]
-        if match[1] == "driver":
-            return "driver"
-        return f"{self._writers.get(key, 'worker')} {match[2].partition('.')[0]}"
+        writer, _, process = key[1].partition("-")
+        return f"{self._writers.get(key, writer)} {process.partition('.')[0]}" if writer == "worker" else writer
+
+
+def writer_of(stream: str) -> str:
+    """``driver``, ``worker`` or ``ray``, out of the name of a stream."""
+    return stream.partition("-")[0]
 
 
 def _last_written(line: str) -> str:

@@ -32,6 +32,7 @@ class Notebook:
         self.defaults: dict[str, object] = {}
         self.session = f"nb-{secrets.token_hex(4)}"
         self._held: dict[str, Held] = {}
+        self._told: set[str] = set()  # what was said about plans: once is enough
 
     # -- which cluster ------------------------------------------------------------------------------------------------
 
@@ -171,19 +172,23 @@ class Notebook:
             keep_s=keep_s or options.keep_s,
             retries=wanted.retries if wanted.retries is not None else options.retries if job else 0,
             working_dir=folder,
-            on_plan=lambda plan: say_plan(plan, options.time_s if cell else options.up_time_s),
+            on_plan=lambda plan: self._say_plan(plan, options.time_s if cell else options.up_time_s),
         )
         return self.hold(cluster, keep_s=keep_s)
 
+    def _say_plan(self, plan: Plan, time_s: float) -> None:
+        for line in plan_lines(plan, time_s):
+            if line not in self._told:
+                self._told.add(line)
+                print(line)  # noqa: T201
 
-def say_plan(plan: Plan, time_s: float) -> None:
+
+def plan_lines(plan: Plan, time_s: float) -> list[str]:
     """One line about every guess, and one about flags that this backend does not know."""
     if plan.fit is Fit.NEVER:
-        return  # the error says it all
+        return []  # the error says it all
     guesses = [f"{guess.text} ({guess.flag})" for guess in plan.guesses]
     if plan.spec.time_s is None and not any(guess.flag.startswith("-t") for guess in plan.guesses):
         guesses.append(f"limit {format_duration(time_s)} (-t)")
-    if guesses:
-        print(f"{plan.backend}: " + " · ".join(guesses))  # noqa: T201
-    if plan.skipped:
-        print(f"{plan.backend} does not know {', '.join(plan.skipped)}: left out")  # noqa: T201
+    lines = [f"{plan.backend}: " + " · ".join(guesses)] if guesses else []
+    return [*lines, f"{plan.backend} does not know {', '.join(plan.skipped)}: left out"] if plan.skipped else lines

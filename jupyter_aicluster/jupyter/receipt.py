@@ -16,12 +16,16 @@ _LOG_TAIL = 20
 
 
 def receipt(snapshot: Mapping[str, Any]) -> dict[str, str]:
-    """Mimebundle (text/plain, text/html) of a `CardModel.to_json` snapshot: the sentence, at the end its cost, the rest folded."""
+    """Mimebundle (text/plain, text/html) of a `CardModel.to_json` snapshot: sentence, error, cost; the rest folded."""
     rows = _rows(snapshot)
-    cost = cost_line(snapshot["summary"]) if snapshot["summary"] else ""
-    head = f"{snapshot['name']}: {snapshot['sentence']}"
-    text = [head, *([f"  {cost}"] if cost else []), *(f"  {label}: {value}" for label, value in rows)]
-    title = f"<b>{html.escape(snapshot['name'])}</b>: {html.escape(snapshot['sentence'])}" + (f"<br>{html.escape(cost)}" if cost else "")
+    shown = [snapshot["error"], cost_line(snapshot["summary"]) if snapshot["summary"] else ""]
+    below = [line for line in shown if line]
+    text = [
+        f"{snapshot['name']}: {snapshot['sentence']}",
+        *(f"  {line}" for line in below),
+        *(f"  {label}: {value}" for label, value in rows),
+    ]
+    title = "<br>".join([f"<b>{html.escape(snapshot['name'])}</b>: {html.escape(snapshot['sentence'])}", *map(html.escape, below)])
     table = "".join(f"<tr><th>{html.escape(label)}</th><td>{_cell(label, value)}</td></tr>" for label, value in rows)
     folded = f"<details><summary>{title}</summary><table><tbody>{table}</tbody></table></details>"
     return {"text/plain": "\n".join(text), "text/html": folded}
@@ -37,7 +41,7 @@ def static_card(snapshot: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -
     if not nodes and not lines:
         return {"text/plain": "", "text/html": ""}  # the receipt has said it all
     what = [f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"] if nodes else []
-    what += [f"last {len(lines)} log lines"] if lines else []
+    what += [f"{len(lines)} log line{'s' if len(lines) != 1 else ''}"] if lines else []
     items = f"<ul>{''.join(f'<li>{html.escape(node)}</li>' for node in nodes)}</ul>" if nodes else ""
     shown = f"<pre>{html.escape(chr(10).join(lines))}</pre>" if lines else ""
     return {
@@ -73,8 +77,6 @@ def _rows(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
     simulated = any(node["simulated"] for node in snapshot["nodes"])
     nodes = f" on {len(snapshot['nodes'])} nodes" if len(snapshot["nodes"]) > 1 else ""
     rows = [("GPUs", f"{snapshot['gpus']}{' simulated' if simulated else ''}{nodes}, {snapshot['backend']}")]
-    if snapshot["error"] and snapshot["error"] not in snapshot["sentence"]:
-        rows.append(("Error", snapshot["error"]))
     rows += [("Note", notice) for notice in snapshot["notices"]]
     if snapshot["names_sent"]:
         rows.append(("Sent", ", ".join(snapshot["names_sent"])))

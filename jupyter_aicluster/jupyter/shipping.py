@@ -88,7 +88,9 @@ def bring_back(path: Path, namespace: MutableMapping[str, object]) -> tuple[list
 
 
 def _imported(value: object) -> bool:
-    """A module, or a function or class of one: it came back too, but nobody asks."""
+    """A module, a function or class of one, or a handle of Ray: it came back too, but nobody asks."""
+    if type(value).__module__.partition(".")[0] == "ray":
+        return True
     return isinstance(value, ModuleType) or (isinstance(value, type | FunctionType) and value.__module__ != "__main__")
 
 

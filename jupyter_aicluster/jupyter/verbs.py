@@ -79,7 +79,8 @@ def plan_text(found: Plan) -> str:
     """The plan for people: whether it fits, what was guessed, and exactly what would be sent."""
     simulated = " simulated" if found.simulated else ""
     lines = [
-        f"{found.spec.gpus}{simulated} GPUs from {found.backend}: {found.nodes} × {found.gpus_per_node}",
+        f"{found.spec.gpus}{simulated} GPU{'s' if found.spec.gpus != 1 else ''} from {found.backend}: "
+        + ("one node" if found.nodes == 1 else f"{found.nodes} nodes with {found.gpus_per_node} each"),
         f"{_FITS.get(str(found.fit), 'Unknown')}: {found.because}",
     ]
     lines += [f"{guess.text} ({guess.flag} changes it)" for guess in found.guesses]

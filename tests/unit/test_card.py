@@ -94,10 +94,10 @@ def test_gates_and_missing_nodes() -> None:
 
 def test_running_counts_busy_gpus_that_can_be_read() -> None:
     card = running()
-    assert card.sentence(T) == "Running in one process, Ray spreads its work"
+    assert card.sentence(T) == "Running as one process"
     card.fold(event(Kind.GPUS, node=0, samples=[sample("0", util_percent=90.0), sample("1", util_percent=1.0)]))
     card.fold(event(Kind.GPUS, node=1, samples=[sample("2"), sample("3", util_percent=50.0)]))
-    assert card.sentence(T) == "Running in one process, Ray spreads its work · 2/3 GPUs busy"
+    assert card.sentence(T) == "Running as one process · 2/3 GPUs busy"
     shown = card.to_json(T + 60)
     assert (shown["tone"], shown["since_s"], shown["limit_s"]) == ("run", T + 10, 3600.0)
     assert shown["countdowns"] == []  # the limit is in the clock
@@ -123,9 +123,9 @@ def test_a_failed_cell_holds_its_gpus_with_a_countdown() -> None:
     card.fold(event(Kind.CELL, cell_id="c1", phase="failed", started_s=T + 12, ended_s=T + 54, names=["y"], error=error))
     card.fold(event(Kind.DEADLINE, deadlines={"hold": T + 654, "time": T + 3610}))
     shown = card.to_json(T + 60)
-    assert shown["sentence"] == "NameError: name 'lr' is not defined after 42 s · 4 simulated GPUs still held"
+    assert shown["sentence"] == "Failed after 42 s · 4 simulated GPUs held: mend the cell and run it again"
     assert (shown["error"], shown["tone"]) == ("NameError: name 'lr' is not defined", "bad")
-    assert [(line["text"], line["at_s"]) for line in shown["countdowns"]] == [("GPUs go back in", T + 654), ("Time is up in", T + 3610)]
+    assert [(line["text"], line["at_s"]) for line in shown["countdowns"]] == [("GPUs go back in", T + 654)]
     assert (shown["can_interrupt"], shown["can_keep"], shown["since_s"], shown["safe_to_close"]) == (False, True, None, "")
 
 
@@ -159,6 +159,14 @@ def test_the_end_has_a_summary_with_a_hint() -> None:
         "hint": "2 of 4 GPUs were ever busy: --gpus 2 would have been enough",
     }
     assert not shown["can_stop"]
+
+
+def test_gpus_that_stay_are_known_to_stay() -> None:
+    card = running()
+    card.fold(event(Kind.CELL, cell_id="c1", phase="done", started_s=T + 12, ended_s=T + 20, names=[]))
+    assert not card.stays
+    card.fold(event(Kind.DEADLINE, deadlines={"keep": T + 1800, "time": T + 3610}))
+    assert card.stays
 
 
 def test_another_cells_report_is_not_ours_and_unknown_kinds_are_ignored() -> None:
@@ -200,7 +208,7 @@ def test_a_lost_cell_says_why_in_its_sentence() -> None:
     card.fold(event(Kind.STATE, attempt=2, state="starting", cause=cause))
     card.fold(event(Kind.CELL, cell_id="c1", phase="lost", started_s=T + 12, ended_s=T + 54, cause=cause))
     shown = card.to_json(T + 60)
-    assert shown["sentence"] == "Lost after 42 s: Ray fell on node 1 (b) · 4 simulated GPUs still held"
+    assert shown["sentence"] == "Lost after 42 s: Ray fell on node 1 (b) · 4 simulated GPUs held"
     assert (shown["error"], shown["tone"]) == ("", "bad")
 
 
@@ -237,6 +245,16 @@ def test_log_lines_are_labelled_by_who_wrote_them_and_rays_control_lines_are_gon
         ("worker 12", "who?"),
         ("ray", "started"),
     ]
+
+
+def test_how_ray_starts_is_of_interest_while_it_starts() -> None:
+    card = model()
+    for stream in ("ray", "worker-1.out"):
+        card.fold(event(Kind.LOG, node=0, stream=stream, offset=0, text="up\nopen"))
+    assert [line["writer"] for line in card.log.lines()] == ["ray", "worker 1", "ray", "worker 1"]
+    card.fold(event(Kind.STATE, state="ready"))
+    card.fold(event(Kind.LOG, node=0, stream="ray", offset=9, text="exit logs\n"))
+    assert [line["writer"] for line in card.log.lines()] == ["worker 1", "worker 1"]
 
 
 def test_control_lines_take_no_room_from_what_people_wrote() -> None:

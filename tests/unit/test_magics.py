@@ -125,10 +125,6 @@ class StandIn:
         self.calls.append("interrupt")
         self.heard.put("interrupt")
 
-    def wait_ended(self, timeout_s: float | None = None) -> bool:
-        _when(lambda: self.status.ended, lambda: None)
-        return self.status.ended
-
     def stop(self, wait_s: float = 30.0) -> bool:
         self.calls.append("stop")
         self.end(Ending.STOPPED)
@@ -269,7 +265,7 @@ def test_a_failed_cell_shows_the_remote_traceback_and_its_names_come_back(notebo
     assert notebook.shell.user_ns["x"] == 1
     assert "<In [1]> in y = 1 / 0\nZeroDivisionError: division by zero" in printed
     assert "jupyter_aicluster" not in printed  # none of our own frames
-    assert "[fox] ZeroDivisionError: division by zero after 2 s · 2 GPUs still held" in printed
+    assert "[fox] Failed after 2 s · 2 GPUs held: mend the cell and run it again\n[fox] ZeroDivisionError: division by zero\n" in printed
 
 
 @pytest.mark.parametrize("notebook", [fail], indirect=True)
@@ -329,7 +325,7 @@ def test_dry_run_and_plan_submit_nothing(notebook: Notebook) -> None:
     for line in ("%%gpujob --gpus 4 --dry-run\ny = 1", "%gpujob plan --gpus 4"):
         printed, result = notebook.run(line)
         assert result.success
-        assert "4 simulated GPUs from local: 1 × 4" in printed
+        assert "4 simulated GPUs from local: one node\n" in printed
         assert "Fits now: 16 of 16 are free" in printed
         assert "python -m agent" in printed
     assert not notebook.world.clusters
@@ -362,7 +358,7 @@ def test_interrupt_while_running_interrupts_the_cell_and_waits_for_its_word(note
     printed, result = notebook.run("%%gpujob --gpus 4\nwhile True: pass")
     assert type(result.error_in_exec).__name__ == "KeyboardInterrupt"
     assert notebook.world.clusters[0].calls == ["interrupt"]
-    assert "[fox] Interrupted after 2 s · 4 GPUs still held" in printed
+    assert "[fox] Interrupted after 2 s · 4 GPUs held" in printed
 
 
 def lose(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:

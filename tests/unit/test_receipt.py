@@ -54,7 +54,7 @@ def done() -> CardModel:
 def test_while_it_runs_it_says_how_to_come_back() -> None:
     text = receipt(running().to_json(T + 60))["text/plain"].splitlines()
     assert text[:4] == [
-        "fox: Running in one process, Ray spreads its work",
+        "fox: Running as one process",
         "  GPUs: 4 simulated on 2 nodes, local",
         "  Sent: x",
         "  Expected back: y",
@@ -76,7 +76,7 @@ def test_at_the_end_the_result_is_first_and_the_cost_second() -> None:
 
 def test_html_is_one_folded_line_while_it_runs_and_the_cost_is_seen_at_the_end() -> None:
     live = receipt(running().to_json(T + 60))["text/html"]
-    assert live.startswith("<details><summary><b>fox</b>: Running in one process, Ray spreads its work</summary><table>")
+    assert live.startswith("<details><summary><b>fox</b>: Running as one process</summary><table>")
     over = receipt(done().to_json(T + 400))["text/html"]
     assert over.startswith("<details><summary><b>fox</b>: Done after 5:58 · 4 simulated GPUs given back<br>24 GPU-minutes held, ")
 
@@ -99,6 +99,17 @@ def test_only_elements_and_no_attributes_so_that_no_sanitiser_changes_anything()
 )
 def test_gpu_time_is_told_in_units_that_fit(hours: float, text: str) -> None:
     assert gpu_time(hours) == text
+
+
+def test_an_error_is_seen_without_unfolding() -> None:
+    card = running()
+    error = {"ename": "ValueError", "evalue": "no"}
+    card.fold(event(Kind.CELL, cell_id="c1", phase="failed", started_s=T + 12, ended_s=T + 12.5, names=[], error=error))
+    bundle = receipt(card.to_json(T + 20))
+    assert bundle["text/plain"].startswith(
+        "fox: Failed in under 1 s · 4 simulated GPUs held: mend the cell and run it again\n  ValueError: no\n"
+    )
+    assert "run it again<br>ValueError: no</summary>" in bundle["text/html"]
 
 
 def test_notices_stay_in_the_receipt() -> None:
