@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
@@ -26,7 +26,10 @@ _CONNECTED = """() => {
   const kernel = window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
   return kernel?.connectionStatus === 'connected' && kernel.status === 'idle' && kernel.info;
 }"""
-_QUIET = "lab/user-settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+_SETTINGS = {  # no questions about news; the state of widgets saved with the notebook, as some people have it
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
+}
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,13 @@ class Lab:
     token: str
     root: Path  # notebooks
     home: Path  # of jupyter_aicluster: records and run folders
+    errors: list[str] = field(default_factory=list)  # in the pages' consoles, since somebody looked last
 
     def open(self, browser: Browser, name: str, width: int = 1280, height: int = 900) -> Page:
         """The notebook in a fresh page, its kernel idle and connected."""
         page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.goto(f"{self.base}lab/tree/{name}?token={self.token}")
         page.wait_for_function("window.jupyterapp && document.querySelector('.jp-Notebook .cm-content')", timeout=90_000)
         page.wait_for_function(_CONNECTED, timeout=90_000, polling=100)
@@ -58,9 +64,10 @@ def lab(folder: Path) -> Iterator[Lab]:
         *("--ServerApp.port_retries=0", "--ServerApp.base_url=/some/prefix/", f"--ServerApp.root_dir={root}"),
         "--LabApp.expose_app_in_browser=True",
     ]
-    quiet = folder / "config" / _QUIET  # no questions about news
-    quiet.parent.mkdir(parents=True)
-    quiet.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    for name, values in _SETTINGS.items():
+        settings = folder / "config" / "lab/user-settings" / f"{name}.jupyterlab-settings"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(json.dumps(values))
     with log.open("w") as out:
         server = subprocess.Popen(command, env=_environment(folder, here), cwd=folder, stdout=out, stderr=out)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -51,10 +52,38 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture
 def page(browser: Browser, server: Lab, pictures: Path) -> Iterator[Page]:
     write_notebook(server.root / "case.ipynb", "%load_ext jupyter_aicluster", "")
+    server.errors.clear()
     page = server.open(browser, "case.ipynb")
     yield page
     page.screenshot(path=pictures / "lab-last.png")  # where it stood, should it have failed
     page.context.close()
+    assert server.errors == []
+
+
+def test_the_sidebar_panel_opens(page: Page, pictures: Path) -> None:
+    page.locator(".jp-SideBar [data-id='jupyter-aicluster-clusters']").click()
+    panel = page.get_by_role("region", name="GPU clusters")
+    expect(panel).to_be_visible()
+    expect(panel).to_contain_text("%%gpujob --gpus 4")
+    picture(page, pictures / "lab-sidebar.png")
+
+
+def test_50_runs_of_a_cell_leave_a_small_notebook(page: Page, server: Lab) -> None:
+    page.locator(".jp-Notebook .jp-CodeCell").nth(1).locator(".cm-content").click()
+    page.keyboard.insert_text("from tests.unit.scripted_run import run\nrun()")
+    for count in range(1, 51):
+        run_cell(page, 1)
+        expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(1)).to_have_text(f"[{count}]:", timeout=20_000)
+        if count % 10 == 0:  # as autosave would, also in the middle
+            page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    expect(page.locator(".jp-RenderedHTML", has_text="given back").first).to_be_visible()
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    saved = json.loads((server.root / "case.ipynb").read_text())
+    assert len(json.dumps(saved["metadata"]["widgets"])) < 50_000
+    assert len(json.dumps(saved)) < 100_000
+    assert "given back" in json.dumps(saved["cells"][1]["outputs"])
+    # ipywidgets complains about views that are gone within a few milliseconds of being shown, which no real run's is.
+    server.errors[:] = [error for error in server.errors if "processLuminoMessage" not in error]
 
 
 def run_cell(page: Page, number: int) -> None:

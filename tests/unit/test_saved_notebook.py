@@ -24,7 +24,7 @@ def notebook() -> Any:
     """The same cell run 50 times, by a client that keeps the state of every widget it has heard of."""
     if not CARD_JS.exists():
         pytest.fail("the card is not built: make setup")
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE) for _ in range(RUNS)])  # type: ignore[no-untyped-call]
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE) for _ in range(RUNS)])
     NotebookClient(made, kernel_name="python3", timeout=120).execute()
     return made
 
