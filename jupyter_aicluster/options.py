@@ -26,3 +26,4 @@ class Options:
     max_output_bytes: int = 256_000_000
     gpu_kind: str = "auto"  # local backend: auto | real | simulated
     simulated_gpus: int = 16
+    display: str = "auto"  # auto | text | none: what a cell shows of its cluster

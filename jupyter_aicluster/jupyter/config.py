@@ -47,6 +47,12 @@ class AICluster(Configurable):
         config=True
     )
     simulated_gpus = Integer(16, min=1, help="Local backend: how many simulated GPUs this machine has.").tag(config=True)
+    display = Enum(
+        ["auto", "text", "none"],
+        "auto",
+        help="What a cell shows of its cluster: receipt and card in a notebook, lines of text, or nothing "
+        "(then its outputs are those of its code alone, the same in every run: for nbval).",
+    ).tag(config=True)
 
     def options(self) -> Options:
         values = {item.name: getattr(self, item.name) for item in fields(Options)}

@@ -16,7 +16,7 @@ Press = Callable[[str, float], None]  # (event, seconds): a button of the card, 
 
 
 class Face:
-    """Shows a model. Not thread-safe: its board sees to that."""
+    """Shows a model; this one shows nothing. Not thread-safe: its board sees to that."""
 
     def __init__(self, model: CardModel) -> None:
         self._model = model
@@ -31,10 +31,12 @@ class Face:
         """Leave what may stay for good."""
 
 
-def open_face(model: CardModel, shell: Any, press: Press) -> Face:
-    """``shell`` is IPython's, or None outside it."""
+def open_face(model: CardModel, shell: Any, press: Press, display: str = "auto") -> Face:
+    """``shell`` is IPython's; ``display`` as in `Options`."""
     kernel = getattr(shell, "kernel", None)
-    return TextFace(model) if kernel is None else NotebookFace(model, shell, kernel, press)
+    if display == "none":
+        return Face(model)
+    return TextFace(model) if kernel is None or display == "text" else NotebookFace(model, shell, kernel, press)
 
 
 class TextFace(Face):

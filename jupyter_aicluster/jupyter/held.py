@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # imported at first use: `%load_ext` must be quick
 class Held:
     """``keep_s``: its stay after a cell that succeeds (0: a job's)."""
 
-    def __init__(self, cluster: Cluster, session: str, keep_s: float) -> None:
+    def __init__(self, cluster: Cluster, session: str, keep_s: float, display: str = "auto") -> None:
         self.cluster, self.session, self.keep_s = cluster, session, keep_s
+        self._display = display
         self.names: set[str] | None = set()  # that its driver has from this notebook's cells; None: adopted, nobody here knows
         self.seen: set[str] = set()  # cell runs whose end was shown here
         self._model = CardModel(
@@ -55,7 +56,11 @@ class Held:
                 self._board.retire()
             asked_s = self._model.asked_s if cell_id is None else time.time()
             model = self._model.for_cell(cell_id, sent, expected, asked_s)
-            self._board = Board(model, open_face(model, shell, lambda event, seconds: press(self.cluster, cell_id or "", event, seconds)))
+
+            def pressed(event: str, seconds: float) -> None:
+                press(self.cluster, cell_id or "", event, seconds)
+
+            self._board = Board(model, open_face(model, shell, pressed, self._display))
             return self._board
 
     def _change(self, change: Observation | Event) -> None:

@@ -69,7 +69,7 @@ class Notebook:
 
     def hold(self, cluster: Cluster, *, keep_s: float) -> Held:
         """Take note of it and follow it from now on."""
-        held = self._held[cluster.name] = Held(cluster, self.session, keep_s)
+        held = self._held[cluster.name] = Held(cluster, self.session, keep_s, self.options().display)
         return held
 
     def use(self, held: Held) -> None:
@@ -178,7 +178,7 @@ class Notebook:
 
     def _say_plan(self, plan: Plan, time_s: float) -> None:
         for line in plan_lines(plan, time_s):
-            if line not in self._told:
+            if line not in self._told and self.options().display != "none":
                 self._told.add(line)
                 print(line)  # noqa: T201
 

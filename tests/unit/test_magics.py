@@ -182,8 +182,8 @@ class World:
 class Notebook:
     """A shell with the magics, whose world does what ``script`` says."""
 
-    def __init__(self, world: World, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-        self.world, self.shell, self._capsys = world, shell, capsys
+    def __init__(self, world: World, magics: GpuMagics, capsys: pytest.CaptureFixture[str]) -> None:
+        self.world, self.magics, self.shell, self._capsys = world, magics, magics.shell, capsys
 
     def run(self, source: str) -> tuple[str, ExecutionResult]:
         """(everything printed, without colours, result)."""
@@ -240,7 +240,7 @@ def notebook(
     magics = GpuMagics(shell)
     magics.notebook.options = lambda: Options(home=tmp_path)
     shell.register_magics(magics)
-    return Notebook(world, shell, capsys)
+    return Notebook(world, magics, capsys)
 
 
 def test_a_cell_behaves_as_if_it_had_run_here(notebook: Notebook) -> None:
@@ -417,6 +417,20 @@ def test_modules_and_functions_of_modules_are_not_expected_back(notebook: Notebo
     notebook.run("import random\nitems = [1]")
     notebook.run("%%gpujob --gpus 4\nrandom.seed(3)\nitems.append(2)\ny = 1")
     assert shown == [("items", "y")]
+
+
+def test_without_a_display_the_output_is_that_of_the_code(notebook: Notebook) -> None:
+    options = Options(home=notebook.world.folder, display="none")
+    notebook.magics.notebook.options = lambda: options
+    printed, result = notebook.run("%%gpujob --gpus 4\ny = 1")
+    assert result.success
+    assert printed == "epoch 1\n"
+
+
+def test_what_was_guessed_is_said_once(notebook: Notebook) -> None:
+    first, second = (notebook.run("%%gpujob --gpus 4\ny = 1")[0] for _ in range(2))
+    assert "folder /work (--working-dir)" in first
+    assert "--working-dir" not in second
 
 
 def test_defaults_belong_to_the_notebook(notebook: Notebook) -> None:
