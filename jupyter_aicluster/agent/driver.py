@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_aicluster import job, payload
+from jupyter_aicluster import job, payload, pickling
 from jupyter_aicluster.agent.driverlink import DriverLink, RefusedError
 from jupyter_aicluster.agent.namespace import Before, fresh_main
 from jupyter_aicluster.agent.outputs import Outputs, Stream
@@ -50,6 +50,7 @@ class Driver:
         self._running: str | None = None  # the cell that an interrupt may reach
         self._interrupted: dict[str, int] = {}  # cell → how often
         self._whole = False
+        self._pid = os.getpid()
 
     def order(self, order: Mapping[str, Any]) -> None:
         """An order of the hub, which may say the same again. Called in the link's thread."""
@@ -75,15 +76,15 @@ class Driver:
             _log.error("cell %s: %s", cell_id, error)
             return
         self._link.post(Kind.CELL, CellReport(cell_id, CellPhase.RUNNING, label=request.label).to_json())
-        self._environment(cell_id)
         if ray is not None and not self._whole:
             self._whole = True
             if differs := ray.wait_whole(self._submission.nodes, self._submission.nodes * self._submission.gpus_per_node):
                 self._link.post(Kind.NOTICE, {"text": differs, "level": "warning"})
         namespace = sys.modules["__main__"].__dict__
         try:
+            self._environment(cell_id)
             self._load_inputs(request, namespace)
-        except AIClusterError as error:
+        except (AIClusterError, OSError) as error:  # OSError: no room
             self._report(request, Outcome(error, str(error).splitlines()), payload.Packed(0, "", ()))
             return
         before = Before.look(request.outputs, namespace)
@@ -99,15 +100,17 @@ class Driver:
     def _execute(self, request: CellRequest, shell: Shell) -> Outcome:
         number = re.search(r"\d+", request.label)
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # before anybody may send one
             with self._guard:
                 if request.cell_id in self._interrupted:
                     raise KeyboardInterrupt
                 self._running = request.cell_id
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             outcome = shell.run(request.code, request.filename, int(number[0]) if number else 1)
             signal.signal(signal.SIGINT, _nothing)
         except KeyboardInterrupt as error:  # in the moment before or after the user's code
             outcome = Outcome(error)
+        if os.getpid() != self._pid:  # a child that the cell forked and that came here like its parent: it speaks to nobody
+            os._exit(1 if outcome.failed else 0)
         signal.signal(signal.SIGINT, _nothing)
         with self._guard:
             self._running = None
@@ -122,7 +125,7 @@ class Driver:
     def _load_inputs(self, request: CellRequest, namespace: dict[str, Any]) -> None:
         if request.inputs is None:
             return
-        with tempfile.TemporaryDirectory(prefix="inputs-") as folder:
+        with tempfile.TemporaryDirectory(prefix="inputs-", dir=os.environ.get("AICLUSTER_SCRATCH")) as folder:
             path = Path(folder, request.inputs)
             try:
                 self._link.download(request.inputs, path)
@@ -136,10 +139,15 @@ class Driver:
     def _send_values(self, request: CellRequest, values: Mapping[str, Any]) -> payload.Packed:
         if not values:
             return payload.Packed(0, "", ())
-        with tempfile.NamedTemporaryFile(prefix="values-") as file:
-            packed = payload.pack_outputs(values, file, request.max_output_bytes)
-            file.flush()
-            self._link.upload_values(request.cell_id, Path(file.name))
+        try:
+            with tempfile.NamedTemporaryFile(prefix="values-", dir=os.environ.get("AICLUSTER_SCRATCH")) as file:
+                packed = payload.pack_outputs(values, file, request.max_output_bytes)
+                file.flush()
+                self._link.upload_values(request.cell_id, Path(file.name))
+        except (OSError, RefusedError) as error:
+            text = f"{', '.join(values)} stayed on the cluster, where they still are: there is no room for them ({error})"
+            self._link.post(Kind.NOTICE, {"text": text, "level": "warning"})
+            return payload.Packed(0, "", ())
         return packed
 
     def _report(self, request: CellRequest, outcome: Outcome, packed: payload.Packed) -> None:
@@ -203,7 +211,10 @@ def main(argv: list[str] | None = None) -> None:
     ray = RaySide.connect() if "RAY_ADDRESS" in os.environ else None
     link.post("driver", {"ready": True})
     module = fresh_main()
-    driver.serve(module.__dict__, make_shell(module, outputs), ray)
+    shell = make_shell(module, outputs)
+    pickling.cloudpickle()
+    sys.path.insert(0, "")  # the notebook's folder, as in a kernel, now that what we need is imported: it may hold a json.py
+    driver.serve(module.__dict__, shell, ray)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import json
 import logging
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,14 +20,14 @@ from jupyter_aicluster.protocol import PROTOCOL_HEADER, PULSE_S, VERSION
 _BATCH_BYTES = 1_000_000
 _CHUNK_BYTES = 1 << 20
 _RETRY_S = (0.05, 0.2, 0.5, 1.0, 2.0)
-_REFUSED = frozenset({400, 404, 405, 409, 410, 413, 422})  # asking again will not help
+_REFUSED = frozenset({400, 404, 405, 409, 410, 413, 422, 507})  # asking again will not help
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)  # not sys.stderr: that belongs to the cells
 
 
 class RefusedError(Exception):
-    """The hub answered that it will never accept this."""
+    """Asking again will not help: the hub's answer was final, or there is no room here."""
 
 
 class DriverLink:
@@ -77,7 +78,9 @@ class DriverLink:
                 _check(answer)
                 with to.open("wb") as file:
                     async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
-                        file.write(chunk)
+                        with _room():
+                            file.write(chunk)
+                            file.flush()
 
         self._call(fetch)
 
@@ -137,6 +140,15 @@ class DriverLink:
     async def _post(self, body: bytes) -> None:
         async with self._http.post(f"{self._url}{self._path}/events", data=body, headers={"Content-Type": "application/json"}) as answer:
             _check(answer)
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """A full disk here is not the hub's silence."""
+    try:
+        yield
+    except OSError as error:
+        raise RefusedError(str(error)) from error
 
 
 def _check(answer: aiohttp.ClientResponse) -> None:

@@ -8,6 +8,7 @@ import inspect
 import linecache
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -33,8 +34,26 @@ class Outcome:
 
     def error(self) -> dict[str, Any]:
         assert self.exception is not None
-        name, text = type(self.exception).__name__, str(self.exception)
-        return {"ename": name, "evalue": text, "traceback": self.traceback or [f"{name}: {text}"]}
+        name, text = type(self.exception).__name__, _said(self.exception)
+        lines = self.traceback or [f"{name}: {text}"]
+        if len(lines) > 2 * _MOST_LINES:
+            lines = [*lines[:_MOST_LINES], f"... {len(lines) - 2 * _MOST_LINES} lines ...", *lines[-_MOST_LINES:]]
+        return {"ename": name, "evalue": _short(text), "traceback": [_short(line) for line in lines]}
+
+
+_MOST_LINES = 200  # at either end of a traceback
+_MOST_CHARS = 20_000  # of one line, or of an exception's text: a report must reach the hub
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}... ({len(text)} characters)"
+
+
+def _said(exception: BaseException) -> str:
+    try:
+        return str(exception)
+    except Exception as error:  # noqa: BLE001 - boundary: __str__ is the user's code
+        return f"<its text cannot be made: {type(error).__name__}>"
 
 
 class Shell(Protocol):
@@ -139,7 +158,7 @@ def _ipython(main: ModuleType, outputs: Outputs) -> Shell:
     config.InteractiveShell.display_page = True
     shell: Shell = CellShell.instance(
         config=config,
-        ipython_dir=os.path.join(os.environ.get("TMPDIR", "/tmp"), "ipython"),  # noqa: PTH118 - IPython wants text
+        ipython_dir=os.environ.get("AICLUSTER_SCRATCH") or tempfile.mkdtemp(prefix="ipython-"),  # never one that others can write to
         display_pub_class=Publisher,
         displayhook_class=Hook,
         compiler_class=Compiler,

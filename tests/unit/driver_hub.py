@@ -24,17 +24,21 @@ from jupyter_aicluster.rundir import RunDir, write_json
 class DriverHub:
     """Starts one driver, gives it cells and records what it says. ``fail_posts``: answer so many event posts with 503 after taking them."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str] | None = None, fail_posts: int = 0, gpus: int = 1) -> None:
+    def __init__(
+        self, folder: Path, env: Mapping[str, str] | None = None, fail_posts: int = 0, gpus: int = 1, cwd: Path | None = None
+    ) -> None:
         self.run = RunDir(folder / "run")
         self.run.create()
         self.run.hub_token.write_text("secret")
         submission = Submission(uid="u", name="fox", backend="local", spec={"gpus": gpus}, nodes=1, gpus_per_node=gpus, time_s=60)
         write_json(self.run.submission, submission.to_json())
         self.fail_posts = fail_posts
+        self.put_status = 200
         self.events: list[dict[str, Any]] = []
         self.values: dict[str, bytes] = {}
         self.log = folder / "driver.log"
         self._env = dict(env or {})
+        self._cwd = cwd or folder
         self._requests: dict[str, CellRequest] = {}
         self._orders: list[dict[str, str]] = []
         self._batch = 0
@@ -48,10 +52,26 @@ class DriverHub:
         self._thread.start()
         assert listening.wait(10)
         env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "AICLUSTER_"))}
-        command = [sys.executable, "-m", "jupyter_aicluster.agent.driver", "--run", str(self.run.path), "--session", "s1", "--start", "3"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "jupyter_aicluster.agent.driver",
+            "--run",
+            str(self.run.path),
+            "--session",
+            "s1",
+            "--start",
+            "3",
+        ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, env=env | {"AICLUSTER_HUB": self._url} | self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                env=env | {"AICLUSTER_HUB": self._url, "AICLUSTER_SCRATCH": str(self.run.path)} | self._env,
+                cwd=self._cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         return self
 
@@ -155,6 +175,8 @@ class DriverHub:
         return web.FileResponse(path) if path.exists() else web.Response(status=404)
 
     async def _put_value(self, request: web.Request) -> web.Response:
+        if self.put_status != 200:
+            return web.json_response({"error": "no room", "hint": ""}, status=self.put_status)
         self.values[request.match_info["cell"]] = await request.read()
         return web.json_response({})
 
