@@ -7,13 +7,17 @@ this user can be read, so nobody else's are ever touched.
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
+import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
+from jupyter_aicluster.errors import AIClusterError
 from jupyter_aicluster.protocol import Submission
 
 _TMP = Path("/tmp")  # short on purpose: socket paths below it must stay within AF_UNIX's 107 bytes
@@ -30,19 +34,54 @@ def hub_tmp(uid: str) -> Path:
     return _TMP / f"aic-{uid}-hub"
 
 
-def marked(uid: str, node: int | None = None) -> list[int]:
-    """Pids of living processes (zombies excluded) that carry the cluster's mark, this process excepted."""
-    wanted = f"{Submission.UID_ENV}={uid}".encode()
-    place = None if node is None else f"{Submission.NODE_ENV}={node}".encode()
+class TempDirRefused(AIClusterError):
+    """A temp folder that cannot be made, or that somebody else has put where ours should be."""
+
+
+def private_tmp(path: Path) -> Path:
+    """Make the folder for this user alone, or take the one this user made before. Raises `TempDirRefused`.
+
+    Its name can be read from our command lines, so another user may have made it first: to read what we write, or to lead it elsewhere.
+    """
+    try:
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+        mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if mine:
+            path.chmod(0o700)
+    except OSError as error:
+        raise TempDirRefused(f"the temp folder {path} cannot be made", evidence=str(error), hint="is there room in /tmp?") from error
+    if not mine:
+        raise TempDirRefused(
+            f"{path} is not ours: it belongs to {_user(found.st_uid)}", hint="ask for a new cluster, and whoever that is why"
+        )
+    return path
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def marked(uid: str, node: int | None = None, also: Mapping[str, str] = MappingProxyType({})) -> list[int]:
+    """Pids of living processes (zombies excluded) that carry the cluster's mark, this process excepted.
+
+    ``also``: what else must be in their environment.
+    """
+    marks = {**also, Submission.UID_ENV: uid} | ({} if node is None else {Submission.NODE_ENV: str(node)})
+    wanted = {f"{name}={value}".encode() for name, value in marks.items()}
     found = []
     for pid in _pids():
         if pid == os.getpid():
             continue
         try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            environ = set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
         except OSError:  # ended meanwhile, or somebody else's
             continue
-        if wanted in environ and (place is None or place in environ):
+        if wanted <= environ:
             found.append(pid)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +25,12 @@ class HubLink:
         self._run = run
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._session: aiohttp.ClientSession | None = None
+        self._base = ""  # where the hub was last found; storage is asked again only when it is no longer there
+
+    @property
+    def known(self) -> bool:
+        """Whether a hub has answered at last."""
+        return bool(self._base)
 
     async def __aenter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self._run.hub_token.read_text().strip()}", PROTOCOL_HEADER: str(VERSION)}
@@ -36,19 +43,28 @@ class HubLink:
         if self._session:
             await self._session.close()
 
-    def base_url(self) -> str:
-        found = read_json(self._run.hub)
+    async def post(self, path: str, body: Mapping[str, Any] | bytes) -> dict[str, Any]:
+        known, self._base = self._base, ""
+        base = known or await self._find()
+        try:
+            answer = await self._post(base + path, body)
+        except NoHub:
+            if not known or (base := await self._find()) == known:
+                raise
+            answer = await self._post(base + path, body)
+        self._base = base
+        return answer
+
+    async def _find(self) -> str:
+        found = await asyncio.to_thread(read_json, self._run.hub)  # storage may hang; the node must go on
         if found is None:
             raise NoHub("the hub has not said where it listens")
         return f"https://{found['host']}:{found['port']}"
 
-    async def post(self, path: str, body: Mapping[str, Any] | bytes) -> dict[str, Any]:
+    async def _post(self, url: str, body: Mapping[str, Any] | bytes) -> dict[str, Any]:
         assert self._session is not None
+        call = self._session.post(url, data=body) if isinstance(body, bytes) else self._session.post(url, json=body)
         try:
-            if isinstance(body, bytes):
-                call = self._session.post(self.base_url() + path, data=body)
-            else:
-                call = self._session.post(self.base_url() + path, json=body)
             async with call as response:
                 response.raise_for_status()
                 answer: dict[str, Any] = await response.json()

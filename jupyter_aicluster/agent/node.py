@@ -24,7 +24,7 @@ from jupyter_aicluster.agent.logs import Tailer
 from jupyter_aicluster.agent.noderay import NodeRay
 from jupyter_aicluster.agent.simgpus import SimulatedGpus, ray_env
 from jupyter_aicluster.agent.workers import Drivers
-from jupyter_aicluster.procs import kill_marked, node_tmp, remove_tmp
+from jupyter_aicluster.procs import TempDirRefused, kill_marked, node_tmp, private_tmp, remove_tmp
 from jupyter_aicluster.protocol import BEAT_S, FENCE_S, Beat, GpuSample, Orders, RayState, Submission
 from jupyter_aicluster.rundir import RunDir, read_json
 
@@ -63,23 +63,25 @@ class NodeProgram:
             self._beat_now.set()
 
     async def live(self) -> int:
-        self.temp.mkdir(mode=0o700, exist_ok=True)
-        self.gpus.start()
+        with suppress(TempDirRefused):  # Ray's start needs it too, and says so to the hub
+            private_tmp(self.temp)
+            self.gpus.start()
         async with HubLink(self.run) as link:
-            tasks = [asyncio.create_task(work) for work in (self._beats(link), self._ship(link), self._apply(), self._sample())]
+            applying = asyncio.create_task(self._apply(link))
+            tasks = [applying, *(asyncio.create_task(work) for work in (self._beats(link), self._ship(link), self._sample()))]
             ended = asyncio.create_task(self.fence.wait())
             done, _ = await asyncio.wait([*tasks, ended], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {ended}:  # none of the loops ends by itself: this is a fault of ours, and the log should say so
                 print(f"node {self.node}: {task.get_name()} ended: {task.exception()!r}", file=sys.stderr, flush=True)
                 self.leaving = self.leaving or f"its node program failed ({task.exception()!r})"
+            applying.cancel()  # it would start again what is ended now
+            await asyncio.wait([applying])
             if not self.orders.stop:  # said before the driver is stopped: its end is then not the cell's fault
                 await self._say(link)
             await self._end_all()
-            with suppress(TimeoutError, NoHub):
-                async with asyncio.timeout(LAST_WORDS_S):
-                    await self._ship_once(link)
-                    if self.orders.stop:
-                        await self._say(link)
+            await self._ship_rest(link)
+            if self.orders.stop:
+                await self._say(link)
             for task in tasks:
                 task.cancel()
         return 0
@@ -119,7 +121,7 @@ class NodeProgram:
                 if time.monotonic() - self._heard_s > self._silence_s:
                     self.leave(f"its hub was silent for {self._silence_s:.0f} s")
             with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S if self.run.hub.exists() else 0.1):
+                async with asyncio.timeout(BEAT_S if link.known else 0.1):
                     await self._beat_now.wait()
             self._beat_now.clear()
 
@@ -130,12 +132,12 @@ class NodeProgram:
 
     # ---- wanted and actual state
 
-    async def _apply(self) -> None:
+    async def _apply(self, link: HubLink) -> None:
         said = (RayState.ABSENT, "")
         while True:
             orders = self.orders
             if orders.attempt != self.attempt:
-                await self._next_attempt(orders.attempt)
+                await self._next_attempt(orders.attempt, link)
             if orders.ray:
                 self.ray.start(orders.ray_address, self.attempt)
             self.ray.look()
@@ -146,10 +148,11 @@ class NodeProgram:
                 self._beat_now.set()
             await asyncio.sleep(APPLY_S)
 
-    async def _next_attempt(self, attempt: int) -> None:
+    async def _next_attempt(self, attempt: int, link: HubLink) -> None:
         """All of this node's processes go; then everything starts from nothing."""
         await self.drivers.stop()
         await asyncio.to_thread(kill_marked, self.submission.uid, self.node)
+        await self._ship_rest(link)
         self.ray.reset()
         self.tailer.forget()
         self.attempt = attempt
@@ -159,7 +162,6 @@ class NodeProgram:
         left = await asyncio.to_thread(kill_marked, self.submission.uid, self.node)
         if left:
             print(f"node {self.node}: processes {left} would not end", file=sys.stderr, flush=True)
-        self.ray.reset()
 
     # ---- logs
 
@@ -169,12 +171,19 @@ class NodeProgram:
                 await self._ship_once(link)
             await asyncio.sleep(SHIP_S)
 
+    async def _ship_rest(self, link: HubLink) -> None:
+        """What processes that have ended wrote in the end."""
+        self.ray.follow_workers(now=True)
+        with suppress(TimeoutError, NoHub):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._ship_once(link)
+
     async def _ship_once(self, link: HubLink) -> None:
-        self.ray.follow_workers()
         attempt = self.attempt
         while True:
+            self.ray.follow_workers()
             sent = False
-            for stream, at, data in list(self.tailer.pending()):
+            for stream, at, data in self.tailer.pending():
                 answer = await link.post(f"/v1/nodes/{self.node}/logs/{stream}?attempt={attempt}&at={at}", data)
                 if self.attempt != attempt:
                     return  # its files are others now: this answer is not about them

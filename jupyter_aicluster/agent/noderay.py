@@ -15,6 +15,7 @@ from jupyter_aicluster.agent.logs import Tailer
 from jupyter_aicluster.agent.ports import PortBlock, claim_block, taken
 from jupyter_aicluster.agent.raystart import RayPlan, RayProcess, check_temp_dir, command, environment, object_store_bytes
 from jupyter_aicluster.errors import AIClusterError
+from jupyter_aicluster.procs import private_tmp
 from jupyter_aicluster.protocol import RayState, Submission
 from jupyter_aicluster.rundir import RunDir
 
@@ -42,7 +43,6 @@ class NodeRay:
         self.state: str = RayState.ABSENT
         self.error = ""
         self.address = self.dashboard = self.client_server = ""
-        shutil.rmtree(self._temp / "ray", ignore_errors=True)
 
     def start(self, gcs_address: str, attempt: int) -> None:
         """Start once; said again, nothing happens."""
@@ -61,7 +61,9 @@ class NodeRay:
     def _spawn(self) -> None:
         folder = self._temp / "ray"
         check_temp_dir(folder)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        private_tmp(self._temp)
+        shutil.rmtree(folder, ignore_errors=True)  # an earlier try's
+        folder.mkdir(mode=0o700)
         self._tries += 1
         self._ports = claim_block(self._bad_blocks)
         ip = own_address(self._gcs_address)
@@ -102,9 +104,9 @@ class NodeRay:
             self.client_server = f"{self._ip}:{self._ports['client_server']}"
         self.state = state
 
-    def follow_workers(self) -> None:
-        """Ship what Ray's workers print, a stream for each file."""
-        if self.state != RayState.UP or time.monotonic() - self._looked_s < 0.5:
+    def follow_workers(self, now: bool = False) -> None:
+        """Ship what Ray's workers print, a stream for each file. Looks for new ones at most twice a second, or ``now``."""
+        if self._process is None or (time.monotonic() - self._looked_s < 0.5 and not now):
             return
         self._looked_s = time.monotonic()
         for path in (self._temp / "ray").glob("session_*/logs/worker-*"):

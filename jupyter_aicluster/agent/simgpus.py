@@ -79,7 +79,7 @@ class SimulatedGpus:
     def _held(self) -> dict[int, list[str]]:
         """pid → its slots. Files of processes that are gone are removed."""
         held = {pid: [self._slots[0]] for pid in self._drivers()} if self._slots else {}
-        with suppress(FileNotFoundError):  # the node's temp folder is going
+        with suppress(OSError):  # the node's temp folder is going, or was never ours
             for path in self._holders.iterdir():
                 if not path.name.isdecimal():
                     continue

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jupyter_aicluster import procs
 from jupyter_aicluster.agent.logs import Tailer
 from jupyter_aicluster.agent.raystart import environment
 from jupyter_aicluster.protocol import Submission
@@ -24,7 +25,10 @@ GRACE_S = 1.0  # between SIGTERM and SIGKILL when nothing of the driver is wante
 @dataclass(slots=True)
 class _Driver:
     start: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None  # None: it could not even be started
+
+    def code(self) -> int | None:
+        return 127 if self.process is None else self.process.poll()
 
 
 class Drivers:
@@ -35,29 +39,32 @@ class Drivers:
     def apply(self, wanted: Mapping[str, int], ray_address: str, attempt: int) -> None:
         """One process per wanted session, of the wanted start; others are killed. Never blocks."""
         for session, driver in list(self._running.items()):
-            if wanted.get(session) != driver.start and driver.process.poll() is None:
+            if wanted.get(session) != driver.start and driver.process and driver.code() is None:
                 driver.process.kill()
         for session, start in wanted.items():
             known = self._running.get(session)
-            if known is None or (known.start != start and known.process.poll() is not None):
-                self._running[session] = _Driver(start, self._spawn(session, start, ray_address, attempt))
+            if known and (known.start == start or known.code() is None):
+                continue
+            if known:
+                self._kill_rest(session, known.start)
+            self._running[session] = _Driver(start, self._try(session, start, ray_address, attempt))
 
     def status(self) -> dict[str, dict[str, Any]]:
         """What a Beat says of each session."""
         said: dict[str, dict[str, Any]] = {}
         for session, driver in self._running.items():
-            code = driver.process.poll()
+            code = driver.code()
             said[session] = {"start": driver.start, "state": "running" if code is None else "exited"}
             if code is not None:
                 said[session] |= {"code": code} if code >= 0 else {"signal": -code}
         return said
 
     def pids(self) -> list[int]:
-        return [driver.process.pid for driver in self._running.values() if driver.process.poll() is None]
+        return [process.pid for process in self._living()]
 
     async def stop(self) -> None:
         """End all of them: SIGTERM, then SIGKILL."""
-        living = [driver.process for driver in self._running.values() if driver.process.poll() is None]
+        living = self._living()
         for process in living:
             with suppress(ProcessLookupError):
                 process.terminate()
@@ -69,19 +76,38 @@ class Drivers:
                 await asyncio.to_thread(process.wait)
         self._running.clear()
 
-    def _spawn(self, session: str, start: int, ray_address: str, attempt: int) -> subprocess.Popen[bytes]:
+    def _living(self) -> list[subprocess.Popen[bytes]]:
+        return [driver.process for driver in self._running.values() if driver.process and driver.code() is None]
+
+    def _kill_rest(self, session: str, start: int) -> None:
+        """What an ended driver left running: data loaders and servers of its cells, which may hold GPU memory."""
+        for pid in procs.marked(self._submission.uid, also=_marks(session, start)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _try(self, session: str, start: int, ray_address: str, attempt: int) -> subprocess.Popen[bytes] | None:
+        log = self._temp / f"driver-{session}-{start}.log"
+        self._tailer.follow(f"driver-{session}" if start == 1 else f"driver-{session}-{start}", log)
+        try:
+            return self._spawn(session, start, ray_address, attempt, log)
+        except OSError as error:  # its folder is gone, no memory, ...: the hub ends a cluster whose driver fails again and again
+            with suppress(OSError):
+                log.write_text(f"the driver could not be started in {self._submission.working_dir}: {error}\n")
+            return None
+
+    def _spawn(self, session: str, start: int, ray_address: str, attempt: int, log: Path) -> subprocess.Popen[bytes]:
         env = environment(os.environ, self._run.ray_token, [ray_address.rpartition(":")[0]], dict(self._submission.cluster_spec.env))
         env |= {
             "RAY_ADDRESS": ray_address,
-            "AICLUSTER_SESSION": session,
-            "AICLUSTER_DRIVER_START": str(start),
+            **_marks(session, start),
             "AICLUSTER_ATTEMPT": str(attempt),
             "AICLUSTER_HOLDERS": str(self._temp / "holders"),
+            "AICLUSTER_SCRATCH": str(self._temp),
         }
-        log = self._temp / f"driver-{session}-{start}.log"
-        command = [sys.executable, "-m", "jupyter_aicluster.agent.driver", "--run", str(self._run.path), "--session", session]
+        # -P: a json.py of the notebook's folder must not shadow ours; the driver puts the folder on the path for the cells.
+        command = [sys.executable, "-P", "-m", "jupyter_aicluster.agent.driver", "--run", str(self._run.path), "--session", session]
         with log.open("ab") as output:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 env=env,
                 cwd=self._submission.working_dir,
@@ -91,8 +117,10 @@ class Drivers:
                 start_new_session=True,
                 preexec_fn=_default_interrupt,
             )
-        self._tailer.follow(f"driver-{session}" if start == 1 else f"driver-{session}-{start}", log)
-        return process
+
+
+def _marks(session: str, start: int) -> dict[str, str]:
+    return {"AICLUSTER_SESSION": session, "AICLUSTER_DRIVER_START": str(start)}
 
 
 def _default_interrupt() -> None:

@@ -133,3 +133,30 @@ async def test_a_loop_that_breaks_ends_the_node_and_is_named(
         assert "a fault of ours" in program.leaving
         assert "a fault of ours" in capsys.readouterr().err
         assert hub.brain.attempt == 2
+
+
+async def test_what_ended_processes_wrote_last_is_shipped_and_nothing_is_started_again(
+    run: RunDir, wanted: Submission, program: NodeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts, stopped = list[bool](), list[bool]()
+    last = tmp_path / "last.log"
+    monkeypatch.setattr(program.ray, "start", lambda *_: starts.append(bool(stopped)))
+
+    async def stop() -> None:
+        stopped.append(True)
+        last.write_bytes(b"last words\n")  # as the driver ends
+        program.tailer.follow("driver-main", last)
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(program.drivers, "stop", stop)
+    async with serving(run, wanted, tmp_path / "scratch") as hub:
+        living = asyncio.create_task(program.live())
+        await until(lambda: 1 in hub.brain.nodes)
+        monkeypatch.setattr(hub.brain, "_may_start", lambda k: True)
+        await until(lambda: starts)
+        program.leave("its scheduler ended it (SIGTERM)")
+        async with asyncio.timeout(10):
+            assert await living == 0
+        assert hub.hub.logs.read(1, 1, "driver-main") == b"last words\n"
+        await asyncio.sleep(0.03)
+        assert not any(starts)

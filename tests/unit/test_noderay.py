@@ -187,3 +187,19 @@ def test_workers_logs_are_followed_by_pid(ray: NodeRay, program: Program, tailer
         (logs / name).write_text(name)
     ray.follow_workers()
     assert {stream for stream, _, _ in tailer.pending()} == {"ray", "worker-1234.out", "worker-1234.err"}
+
+
+def test_a_temp_folder_of_somebody_else_is_the_nodes_error_and_nothing_in_it_is_touched(
+    tmp_path: Path, ray: NodeRay, program: Program
+) -> None:
+    program.does(UP)
+    (tmp_path / "precious" / "ray").mkdir(parents=True)
+    temp = ray._temp
+    temp.rmdir()
+    temp.symlink_to(tmp_path / "precious")
+    ray.reset()
+    start(ray)
+    assert ray.state == RayState.FAILED
+    assert f"{temp} is not ours" in ray.error
+    assert (tmp_path / "precious" / "ray").is_dir()
+    temp.unlink()

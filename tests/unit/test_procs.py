@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from jupyter_aicluster.procs import hub_tmp, kill_marked, marked, node_tmp, remove_tmp, start_time
+from jupyter_aicluster.procs import TempDirRefused, hub_tmp, kill_marked, marked, node_tmp, private_tmp, remove_tmp, start_time
 from jupyter_aicluster.protocol import Submission
 
 
@@ -85,3 +86,34 @@ def test_temp_folders_of_one_node_or_all(uid: str) -> None:
     remove_tmp(uid)
     remove_tmp(uid)
     assert not any(folder.exists() for folder in folders)
+
+
+def test_a_private_folder_is_made_or_taken_again_with_its_mode_put_right(tmp_path: Path) -> None:
+    folder = tmp_path / "aic-x-0"
+    for _ in range(2):
+        assert private_tmp(folder) == folder
+        assert folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(0o777)
+
+
+def test_a_folder_that_somebody_else_made_first_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "aic-x-0"
+    folder.mkdir()
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(TempDirRefused, match="belongs to") as raised:
+        private_tmp(folder)
+    assert str(folder) in raised.value.what
+
+
+def test_a_link_in_the_place_of_a_private_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious" / "ray").mkdir(parents=True)
+    (tmp_path / "aic-x-0").symlink_to(tmp_path / "precious")
+    with pytest.raises(TempDirRefused):
+        private_tmp(tmp_path / "aic-x-0")
+    assert (tmp_path / "precious" / "ray").is_dir()
+
+
+def test_a_private_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TempDirRefused, match="cannot be made"):
+        private_tmp(tmp_path / "file" / "aic-x-0")

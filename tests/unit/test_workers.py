@@ -24,6 +24,11 @@ if os.environ["AICLUSTER_SESSION"] == "brief":
 if os.environ["AICLUSTER_SESSION"] == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("deaf", flush=True)
+if os.environ["AICLUSTER_SESSION"] == "forking" and os.environ["AICLUSTER_DRIVER_START"] == "1":
+    import subprocess
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    print("child", child.pid, flush=True)
+    sys.exit(1)
 time.sleep(60)
 """
 
@@ -120,3 +125,34 @@ async def test_all_are_ended_also_those_deaf_to_sigterm(drivers: Drivers, tmp_pa
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+async def test_what_an_ended_driver_left_running_ends_before_the_next_one_starts(
+    drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AICLUSTER_UID", drivers._submission.uid)
+    drivers.apply({"forking": 1}, "a:1", 1)
+    await until(lambda: b"child" in log(tmp_path, "forking").read_bytes())
+    child = int(log(tmp_path, "forking").read_text().split()[-1])
+    assert Path(f"/proc/{child}").exists()
+
+    def applied() -> bool:
+        drivers.apply({"forking": 2}, "a:1", 1)
+        return bool(drivers.status()["forking"]["start"] == 2)
+
+    await until(applied)
+    await until(lambda: not Path(f"/proc/{child}").exists())
+
+
+async def test_a_driver_that_cannot_be_started_says_so_and_counts_as_ended(drivers: Drivers, tailer: Tailer, tmp_path: Path) -> None:
+    (tmp_path / "work").rmdir()
+    drivers.apply({"main": 1}, "a:1", 1)
+    assert drivers.status() == {"main": {"start": 1, "state": "exited", "code": 127}}
+    assert drivers.pids() == []
+    [(stream, _, text)] = tailer.pending()
+    assert stream == "driver-main"
+    assert b"could not be started" in text
+    assert str(tmp_path / "work").encode() in text
+    (tmp_path / "work").mkdir()
+    drivers.apply({"main": 2}, "a:1", 1)
+    assert drivers.status()["main"] == {"start": 2, "state": "running"}
