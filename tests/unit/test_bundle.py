@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import stat
 import subprocess
@@ -36,7 +37,7 @@ def test_it_is_made_once_per_content(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_stand_ins_are_at_the_top_and_the_package_below_its_name(tmp_path: Path) -> None:
     names = zipfile.ZipFile(bundle.make_bundle(tmp_path)).namelist()
     assert len(names) == len(set(names))
-    assert {name for name in names if "/" not in name} == {"rfc3987_syntax.py"}
+    assert {name for name in names if "/" not in name} == {"rfc3987_syntax.py", "rfc3987_syntax.pyc"}
     assert {name.split("/")[0] for name in names if "/" in name} == {"jupyter_aicluster"}
     assert "jupyter_aicluster/agent/hub.py" in names
     assert not any("standin" in name for name in names)
@@ -75,3 +76,17 @@ def test_where_links_are_impossible_it_is_copied(tmp_path: Path, monkeypatch: py
     bundle.place(tmp_path / "cache", target)
     assert target.read_bytes() == bundle.make_bundle(tmp_path / "cache").read_bytes()
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_a_process_on_the_cluster_compiles_nothing_and_another_python_takes_the_source(tmp_path: Path) -> None:
+    packed = zipfile.ZipFile(bundle.make_bundle(tmp_path))
+    for name in packed.namelist():
+        if name.endswith(".pyc"):
+            assert packed.read(name)[:4] == importlib.util.MAGIC_NUMBER
+            assert name.removesuffix("c") in packed.namelist()
+    code = "import jupyter_aicluster.agent.hub as hub; print(hub.__file__, hub.__loader__.get_source(hub.__name__)[:3])"
+    path = str(next(tmp_path.glob("*.zip")))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, cwd="/", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [f"{path}/jupyter_aicluster/agent/hub.pyc", '"""']
