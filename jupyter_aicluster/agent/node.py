@@ -29,6 +29,7 @@ from jupyter_aicluster.protocol import BEAT_S, FENCE_S, Beat, GpuSample, Orders,
 from jupyter_aicluster.rundir import RunDir, read_json
 
 SHIP_S = 0.2  # how often log files are looked at
+EAGER_S = 0.2  # a heartbeat's period while the node waits for its hub, or for its turn to start Ray
 APPLY_S = 0.05  # how often wanted and actual state are compared
 SAMPLE_S = 1.0
 LAST_WORDS_S = 3.0  # for the final log lines and the goodbye
@@ -121,7 +122,7 @@ class NodeProgram:
                 if time.monotonic() - self._heard_s > self._silence_s:
                     self.leave(f"its hub was silent for {self._silence_s:.0f} s")
             with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S if link.known else 0.1):
+                async with asyncio.timeout(BEAT_S if link.known and self.ray.state == RayState.UP else EAGER_S):
                     await self._beat_now.wait()
             self._beat_now.clear()
 
