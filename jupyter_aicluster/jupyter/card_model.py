@@ -83,7 +83,7 @@ class CardModel(Heard):
         if state is State.STARTING:
             gate = self.nodes.progress()
             progress = f" · {gate[1]} of {gate[2]} nodes {'joined' if gate[0] == 'joined' else 'connected'}" if gate and gate[2] else ""
-            return f"Starting{again} on {self._gpus}{progress}"
+            return f"{'Restarting' if again else 'Starting'}{again.removeprefix(' again')} on {self._gpus}{progress}"
         if state is State.ENDING:
             return "Giving the GPUs back"
         if self.running:

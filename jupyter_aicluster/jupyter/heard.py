@@ -36,6 +36,7 @@ class Heard:
         _cannot_see  # whether a cell run has written to its checkpoint_dir; None: not seen from here
     )
     _end: End | None = None  # as the hub said it; over is over only when the scheduler says that the GPUs are back
+    _attempt: int = 1  # of the last STATE event: the status may know of it from an observation already
     _notices: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_NOTICES))
 
     def fold(self, change: Observation | Event) -> bool:
@@ -54,7 +55,8 @@ class Heard:
     def _on_state(self, event: Event, data: Mapping[str, Any]) -> bool:
         attempt, cause = int(data.get("attempt", event.attempt)), str(data.get("cause", ""))
         word = _WORD_OF.get(str(data.get("state")), Word.UNKNOWN)
-        if attempt > self.status.attempt:
+        if attempt > self._attempt:
+            self._attempt = attempt
             self.nodes.fall()
             if cause:
                 self._notices.append(f"Attempt {attempt}: {cause}; all start again together")

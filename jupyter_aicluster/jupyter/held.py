@@ -21,13 +21,13 @@ if TYPE_CHECKING:  # imported at first use: `%load_ext` must be quick
 
 
 class Held:
-    """``keep_s``: its stay after a cell that succeeds (0: a job's)."""
+    """``keep_s``: its stay after a cell that succeeds (0: a job's). ``seen``: cell runs of any cluster whose end was shown here."""
 
-    def __init__(self, cluster: Cluster, session: str, keep_s: float, display: str = "auto") -> None:
+    def __init__(self, cluster: Cluster, session: str, keep_s: float, seen: set[str], display: str) -> None:
         self.cluster, self.session, self.keep_s = cluster, session, keep_s
         self._display = display
         self.names: set[str] | None = set()  # that its driver has from this notebook's cells; None: adopted, nobody here knows
-        self.seen: set[str] = set()  # cell runs whose end was shown here
+        self.seen = seen
         self._model = CardModel(
             name=cluster.name,
             backend=cluster.handle.backend,

@@ -32,6 +32,8 @@ class Notebook:
         self.defaults: dict[str, object] = {}
         self.session = f"nb-{secrets.token_hex(4)}"
         self._held: dict[str, Held] = {}
+        self._latest: Held | None = None  # also when it has ended
+        self._seen: set[str] = set()  # cell runs whose names were brought back: not twice
         self._told: set[str] = set()  # what was said about plans: once is enough
 
     # -- which cluster ------------------------------------------------------------------------------------------------
@@ -45,23 +47,22 @@ class Notebook:
         """By name (attached if need be), or this notebook's latest (``ended``: even one that has ended). Raises `NotFound`."""
         from jupyter_aicluster.cluster import Cluster
 
-        latest = list(self._held.values())[-1:]
         living = self.living()
         if name is None:
-            if ended and latest:
-                return latest[0]
+            if ended and self._latest is not None:
+                return self._latest
             if not living:
                 raise NotFound("this notebook holds no cluster", hint="%gpujob list shows yours, %gpujob use NAME takes one")
             return living[-1]
-        for held in living:
+        for held in living if not ended or self._latest is None else [*living, self._latest]:
             if name in (held.name, held.cluster.handle.uid):
                 return held
         return self.hold(Cluster.attach(name, options=self.options()), keep_s=self.options().keep_s)
 
     def adopt(self, name: str | None) -> Held:
-        """The same, and go on in the session of the notebook that made it, with its variables."""
+        """The same, also of the latest that has ended, and go on in the session of the notebook that made it, with its variables."""
         mine = list(self._held)
-        held = self.find(name)
+        held = self.find(name, ended=True)
         if held.name not in mine and held.cluster.record.owner:
             held.session, held.names = held.cluster.record.owner, None
         self.use(held)
@@ -69,13 +70,13 @@ class Notebook:
 
     def hold(self, cluster: Cluster, *, keep_s: float) -> Held:
         """Take note of it and follow it from now on."""
-        held = self._held[cluster.name] = Held(cluster, self.session, keep_s, self.options().display)
+        held = self._held[cluster.name] = self._latest = Held(cluster, self.session, keep_s, self._seen, self.options().display)
         return held
 
     def use(self, held: Held) -> None:
         """Make it the latest."""
         self._held.pop(held.name, None)
-        self._held[held.name] = held
+        self._held[held.name] = self._latest = held
 
     def fitting(self, wanted: CellOptions) -> Held | None:
         """The held cluster that meets the cell's requirement; None: ask for a new one. Raises `UsageError` where neither can be."""

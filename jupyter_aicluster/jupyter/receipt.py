@@ -55,7 +55,7 @@ def cost_line(summary: Mapping[str, Any]) -> str:
     held, used = summary["gpu_hours_held"], summary["gpu_hours_used"]
     busy = f", {100 * min(1.0, used / held):.0f} % of it busy" if used is not None and held > 0 else ""
     parts = [f"{gpu_time(held)} held{busy}"]
-    if summary["waited_s"] is not None:
+    if summary["waited_s"] is not None and summary["waited_s"] >= 1:
         parts.append(f"waited {format_duration(summary['waited_s'])}")
     if summary["ran_s"] is not None:
         parts.append(f"ran {format_duration(summary['ran_s'])}")

@@ -188,9 +188,10 @@ def test_a_second_attempt_says_why_and_from_where(checkpointed: bool | None, say
     card = running()
     card.checkpointed = lambda cell_id: checkpointed if cell_id == "c1" else None
     card.fold(event(Kind.CELL, cell_id="c1", phase="running", started_s=T + 12, names=[]))
+    card.fold(Observation(Word.GRANTED, attempt=2, reason="Ray fell on node 1"))  # a cluster tells this first
     card.fold(event(Kind.STATE, attempt=2, state="starting", cause="Ray fell on node 1"))
     card.fold(event(Kind.CELL, cell_id="c1", phase="waiting", attempt=2))
-    assert card.sentence(T) == "Starting again (attempt 2) on 4 simulated GPUs"
+    assert card.sentence(T) == "Restarting (attempt 2) on 4 simulated GPUs"
     assert card.status.state is State.STARTING
     shown = card.to_json(T)
     assert shown["notices"] == ["Attempt 2: Ray fell on node 1; all start again together", says]

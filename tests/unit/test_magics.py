@@ -433,6 +433,25 @@ def test_what_was_guessed_is_said_once(notebook: Notebook) -> None:
     assert "--working-dir" not in second
 
 
+def test_attach_shows_the_end_of_the_latest_cluster_again(notebook: Notebook) -> None:
+    notebook.run("%%gpujob --gpus 4\ny = 1")
+    notebook.run("y = 5")
+    printed, result = notebook.run("%gpujob attach")
+    assert result.success
+    assert "[fox] Done after 2 s · 4 GPUs given back" in printed
+    assert notebook.shell.user_ns["y"] == 5  # it was brought back before: not again
+
+
+def test_attach_brings_back_what_ended_while_nobody_was_here(notebook: Notebook) -> None:
+    notebook.run("%%gpujob --gpus 4\ny = 1")
+    held = notebook.magics.notebook.find(None, ended=True)
+    held.seen.clear()
+    notebook.run("del y")
+    _, result = notebook.run("%gpujob attach")
+    assert result.success
+    assert notebook.shell.user_ns["y"] == 1
+
+
 def test_defaults_belong_to_the_notebook(notebook: Notebook) -> None:
     assert "--queue gpu" in notebook.run("%gpujob defaults -p gpu")[0]
     notebook.run("%%gpujob --gpus 1\ny = 1")
