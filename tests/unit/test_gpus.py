@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,10 +18,11 @@ from jupyter_aicluster.agent.gpus import Gpus, visible_entries
 from jupyter_aicluster.agent.nvml import Device, find, visible
 from jupyter_aicluster.backends.local.backend import probe_gpus
 from jupyter_aicluster.protocol import GpuSample
+from tests.testbed.nvml_stand_in import HEALTHY, Script, library, script
 
-SOURCE = Path(__file__).parents[1] / "testbed" / "nvml" / "nvml.c"
+__all__ = ["library", "script"]  # fixtures
+
 MIB = 1 << 20
-HEALTHY = "gpu GPU-aaaa1111-0000 H100 97 60000 81559 71 690000\ngpu GPU-aaaa2222-0000 H100 12 100 81559 40 90500\n"
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -30,39 +30,6 @@ def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler for the stand-in of libnvidia-ml")
-    folder = tmp_path_factory.mktemp("nvml")
-    target = folder / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", target, SOURCE], check=True)
-    return folder
-
-
-class Script:
-    """The state file of the stand-in, replaced whole as its readers poll it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, text: str) -> None:
-        draft = self.path.with_suffix(".new")
-        draft.write_text(text)
-        draft.rename(self.path)
-
-
-@pytest.fixture
-def script(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    state = Script(tmp_path / "gpus")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
-    monkeypatch.setenv("FAKE_NVML", str(state.path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    state.write(HEALTHY)
-    return state
 
 
 Start = Callable[[list[str]], Gpus]
