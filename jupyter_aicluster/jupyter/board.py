@@ -51,6 +51,7 @@ class Board:
         with self._lock:
             self._blocking = False
             self._push(True)
+            self._over = self._over or not self._face.later
             self._wake.notify_all()
 
     def came_back(self, names: Sequence[str]) -> None:

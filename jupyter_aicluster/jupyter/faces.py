@@ -18,6 +18,8 @@ Press = Callable[[str, float], None]  # (event, seconds): a button of the card, 
 class Face:
     """Shows a model; this one shows nothing. Not thread-safe: its board sees to that."""
 
+    later = True  # whether it can be told more once the cell is over
+
     def __init__(self, model: CardModel) -> None:
         self._model = model
 
@@ -40,7 +42,9 @@ def open_face(model: CardModel, shell: Any, press: Press, display: str = "auto")
 
 
 class TextFace(Face):
-    """A line per change of state: plain IPython, scripts."""
+    """A line per change of state: plain IPython, scripts. Says nothing between later cells and prompts."""
+
+    later = False
 
     def __init__(self, model: CardModel) -> None:
         super().__init__(model)

@@ -10,6 +10,7 @@ LOG_LINES = 200
 LOG_BYTES = 24_000
 _LINE_CHARS = 2_000
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_RAYS_OWN = re.compile(r"\s*\[(state-dump|\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+)\].*")  # what its C++ parts log, and dump when one falls
 _CONTROL = re.compile(r":(job_id|task_name|actor_name):(.*)")  # lines by which Ray's workers tell who writes what follows
 RAY = "ray"  # who writes what `ray start` prints
 
@@ -31,7 +32,7 @@ class LogTail:
         for line in whole:
             if control := _CONTROL.fullmatch(line.rstrip("\r")):
                 self._hear(key, control[1], control[2])
-            else:
+            elif not _RAYS_OWN.match(line):
                 self._lines.append((node, self._label(key), _last_written(line)))
         if rest:
             self._open[key] = rest[-_LINE_CHARS:]

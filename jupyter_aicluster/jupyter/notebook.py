@@ -139,7 +139,7 @@ class Notebook:
             held.keep_s = keep_s
             if held.names is not None:
                 held.names.update(shipment.sent, shipment.expected)
-            board = held.board(self.shell, run.cell_id, shipment.sent, shipment.results)
+            board = held.board(self.shell, run.cell_id, shipment.told, shipment.results)
             board.show()
         follow(self.shell, held, run, board, bool(pressed))
 

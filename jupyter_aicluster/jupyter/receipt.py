@@ -83,7 +83,7 @@ def _rows(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
     if snapshot["names_expected"]:
         rows.append(("Came back" if ended or snapshot["since_s"] is None else "Expected back", ", ".join(snapshot["names_expected"])))
     if summary:
-        if summary["cause"] and summary["cause"] not in snapshot["sentence"]:
+        if summary["ending"] != "done" and summary["cause"] not in snapshot["sentence"]:
             rows.append(("Why it ended", summary["cause"]))
         if summary["hint"]:
             rows.append(("Hint", summary["hint"]))

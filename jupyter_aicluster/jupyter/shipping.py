@@ -29,7 +29,8 @@ class Shipment:
     size_bytes: int
     sent: tuple[str, ...]
     expected: tuple[str, ...]
-    results: tuple[str, ...] = ()  # of those, what a person waits for
+    told: tuple[str, ...] = ()  # of ``sent``, what is worth a word: no modules
+    results: tuple[str, ...] = ()  # of ``expected``, what a person waits for
     notice: str = ""
 
     def remove(self) -> None:
@@ -65,7 +66,7 @@ def prepare(
     tools = {name for name in cell.changes - cell.writes if _imported(namespace.get(name))}
     results = tuple(sorted(cell.results - tools if only_back is None else only_back))
     if not values:
-        return Shipment(None, None, 0, (), expected, results)
+        return Shipment(None, None, 0, (), expected, results=results)
     payload.ship_check(values, max_bytes)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, path = tempfile.mkstemp(prefix="inputs-", dir=folder)  # 0600
@@ -75,7 +76,16 @@ def prepare(
     except BaseException:
         Path(path).unlink()
         raise
-    return Shipment(Path(path), packed.sha256, packed.size_bytes, packed.names, expected, results, _notice(packed.size_bytes, values))
+    return Shipment(
+        path=Path(path),
+        sha256=packed.sha256,
+        size_bytes=packed.size_bytes,
+        sent=packed.names,
+        expected=expected,
+        told=tuple(name for name in packed.names if not _imported(values[name])),
+        results=results,
+        notice=_notice(packed.size_bytes, values),
+    )
 
 
 def bring_back(path: Path, namespace: MutableMapping[str, object]) -> tuple[list[str], list[payload.Stub]]:

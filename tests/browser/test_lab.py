@@ -50,10 +50,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def page(browser: Browser, server: Lab, pictures: Path) -> Iterator[Page]:
-    write_notebook(server.root / "case.ipynb", "%load_ext jupyter_aicluster", "")
+def saved(request: pytest.FixtureRequest, server: Lab) -> Path:
+    """A notebook, and so a kernel, of the test's own."""
+    path = server.root / f"{request.node.name}.ipynb"
+    write_notebook(path, "%load_ext jupyter_aicluster", "")
+    return path
+
+
+@pytest.fixture
+def page(browser: Browser, server: Lab, saved: Path, pictures: Path) -> Iterator[Page]:
     server.errors.clear()
-    page = server.open(browser, "case.ipynb")
+    page = server.open(browser, saved.name)
     yield page
     page.screenshot(path=pictures / "lab-last.png")  # where it stood, should it have failed
     page.context.close()
@@ -68,7 +75,7 @@ def test_the_sidebar_panel_opens(page: Page, pictures: Path) -> None:
     picture(page, pictures / "lab-sidebar.png")
 
 
-def test_50_runs_of_a_cell_leave_a_small_notebook(page: Page, server: Lab) -> None:
+def test_50_runs_of_a_cell_leave_a_small_notebook(page: Page, server: Lab, saved: Path) -> None:
     page.locator(".jp-Notebook .jp-CodeCell").nth(1).locator(".cm-content").click()
     page.keyboard.insert_text("from tests.unit.scripted_run import run\nrun()")
     for count in range(1, 51):
@@ -78,10 +85,10 @@ def test_50_runs_of_a_cell_leave_a_small_notebook(page: Page, server: Lab) -> No
             page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     expect(page.locator(".jp-RenderedHTML", has_text="given back").first).to_be_visible()
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
-    saved = json.loads((server.root / "case.ipynb").read_text())
-    assert len(json.dumps(saved["metadata"]["widgets"])) < 50_000
-    assert len(json.dumps(saved)) < 100_000
-    assert "given back" in json.dumps(saved["cells"][1]["outputs"])
+    notebook = json.loads(saved.read_text())
+    assert len(json.dumps(notebook["metadata"]["widgets"])) < 50_000
+    assert len(json.dumps(notebook)) < 100_000
+    assert "given back" in json.dumps(notebook["cells"][1]["outputs"])
     # ipywidgets complains about views that are gone within a few milliseconds of being shown, which no real run's is.
     server.errors[:] = [error for error in server.errors if "processLuminoMessage" not in error]
 

@@ -235,6 +235,7 @@ def test_log_lines_are_labelled_by_who_wrote_them_and_rays_control_lines_are_gon
         ("worker-4711.out", ":job_id:01000000\n:task_name:burn\nburning 0\n:task_na"),
         ("worker-4711.out", "me:cool\ncooling\n:actor_name:Pump"),
         ("worker-12.err", "who?\n"),
+        ("driver-x", "    [state-dump] NodeManager\n [2026-12-01 05:08:47,477 I 16934 16934] (raylet) accessor.cc:475: gone\n[1, 4]\n"),
         ("ray-2", "started\n"),
     ):
         card.fold(event(Kind.LOG, node=0, stream=stream, offset=0, text=text))
@@ -244,6 +245,7 @@ def test_log_lines_are_labelled_by_who_wrote_them_and_rays_control_lines_are_gon
         ("burn 4711", "burning 0"),
         ("cool 4711", "cooling"),
         ("worker 12", "who?"),
+        ("driver", "[1, 4]"),
         ("ray", "started"),
     ]
 

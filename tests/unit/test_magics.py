@@ -413,10 +413,10 @@ def test_retries_on_a_cluster_that_is_there_are_answered(notebook: Notebook) -> 
 
 def test_modules_and_functions_of_modules_are_not_expected_back(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[str, ...]] = []
-    monkeypatch.setattr("jupyter_aicluster.jupyter.held.Held.board", lambda self, shell, cell, sent, results: shown.append(results))
+    monkeypatch.setattr("jupyter_aicluster.jupyter.held.Held.board", lambda self, shell, cell, sent, results: shown.extend([sent, results]))
     notebook.run("import random\nitems = [1]")
     notebook.run("%%gpujob --gpus 4\nrandom.seed(3)\nitems.append(2)\ny = 1")
-    assert shown == [("items", "y")]
+    assert shown == [("items",), ("items", "y")]
 
 
 def test_without_a_display_the_output_is_that_of_the_code(notebook: Notebook) -> None:
