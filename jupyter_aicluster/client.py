@@ -35,8 +35,13 @@ class HubClient:
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        headers = {TOKEN_HEADER: self._run.hub_token.read_text().strip(), PROTOCOL_HEADER: str(VERSION)}
-        connector = aiohttp.TCPConnector(ssl=pinned_context(self._run.hub_cert))
+        try:
+            headers = {TOKEN_HEADER: self._run.hub_token.read_text().strip(), PROTOCOL_HEADER: str(VERSION)}
+            connector = aiohttp.TCPConnector(ssl=pinned_context(self._run.hub_cert))
+        except OSError as error:
+            raise HubUnreachable(
+                "the cluster's keys cannot be read", evidence=str(error), hint=f"is {self._run.path} still there, and yours?"
+            ) from error
         self._http = aiohttp.ClientSession(headers=headers, connector=connector, timeout=TIMEOUT)
         return self
 
@@ -89,10 +94,15 @@ class HubClient:
     async def events(self, since: Cursor) -> AsyncIterator[Event]:
         """From just after ``since`` until the stream ends (the cluster's end, or a cut: resume from the last event)."""
         async with self._call("GET", f"/v1/events?since={since}", timeout=STREAM) as response:
-            buffer = b""
+            begun: list[bytes] = []  # of a line, which may be megabytes long
             try:
                 async for chunk in response.content.iter_any():
-                    *lines, buffer = (buffer + chunk).split(b"\n")
+                    first, *rest = chunk.split(b"\n")
+                    begun.append(first)
+                    if not rest:
+                        continue
+                    lines = [b"".join(begun), *rest[:-1]]
+                    begun = [rest[-1]]
                     for line in lines:
                         try:
                             event = Event.from_line(line)
@@ -145,6 +155,6 @@ class HubClient:
                 raise ProtocolSkew(what, hint=hint)
             case 409:
                 raise ClusterEnded(what, hint=hint)
-            case 401:
+            case 401 | 500 | 507:
                 raise HubUnreachable(what, hint=hint)
         raise UsageError(what, hint=hint)

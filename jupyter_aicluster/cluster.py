@@ -16,7 +16,7 @@ from jupyter_aicluster.calls import Call, pack_call, pack_map
 from jupyter_aicluster.cells import CellRun
 from jupyter_aicluster.client import HubClient
 from jupyter_aicluster.clusters import Clusters, Wish, clusters_of
-from jupyter_aicluster.errors import AIClusterError, ClusterEnded, HubUnreachable
+from jupyter_aicluster.errors import AIClusterError, ClusterEnded, HubUnreachable, UsageError
 from jupyter_aicluster.events import Event, Kind
 from jupyter_aicluster.follow import Follower
 from jupyter_aicluster.handle import Handle
@@ -105,7 +105,7 @@ class Cluster:
             time_s=spec.time_s or (options.time_s if cell else options.up_time_s),
             keep_s=options.keep_s if keep_s is None else keep_s,
             retries=retries,
-            working_dir=(working_dir or Path.cwd()).resolve(),
+            working_dir=(working_dir or _here()).resolve(),
             cell=cell,
             payload=payload,
         )
@@ -125,7 +125,10 @@ class Cluster:
     def attach(cls, name: str, *, options: Options | None = None) -> Self:
         """The cluster of that name or uid, whichever process made it. Raises `NotFound`."""
         clusters = clusters_of(options or configured())
-        return cls._of(clusters, clusters.store.find(name))
+        record = clusters.store.find(name)
+        if not record.status.ended:
+            clusters.backend(record.handle.backend)  # raises where it is not installed here
+        return cls._of(clusters, record)
 
     @classmethod
     def list(cls, *, options: Options | None = None) -> list[Record]:
@@ -194,18 +197,22 @@ class Cluster:
     def cell(self, request: CellRequest, payload: Path | None = None) -> CellRun:
         """Run a cell as soon as the cluster is ready; returns at once. Raises `ClusterEnded`."""
         run = self.run_of(request.cell_id)
-        self._hub(lambda hub: hub.run_cell(request, payload))
+        try:
+            self._hub(lambda hub: hub.run_cell(request, payload))
+        except BaseException:
+            self._cells.pop(request.cell_id, None)
+            raise
         return run
 
     def run_of(self, cell_id: str) -> CellRun:
-        """A cell run that was, or will be, submitted: its events from now on."""
+        """A cell run that was, or will be, submitted: all its events, also those of before this process attached."""
         run = CellRun(cell_id)
 
         async def register() -> None:
-            self._cells[cell_id] = run
-            if known := self._latest.get((Kind.CELL, cell_id)):
-                assert isinstance(known, Event)
-                run.hear(known)
+            if (Kind.CELL, cell_id) in self._latest:
+                await self._follower.replay(run.hear, lambda: self._cells.update({cell_id: run}))
+            else:
+                self._cells[cell_id] = run
             self._lose_cells_if_ended()
 
         background.run(register())
@@ -256,11 +263,16 @@ class Cluster:
 
     def stop(self, wait_s: float = 30.0) -> bool:
         """Give the GPUs back, whatever it is doing. Whether it has ended within ``wait_s``. Idempotent."""
-        if not self.status.ended:
-            try:
-                self._hub(HubClient.stop)
-            except (HubUnreachable, ClusterEnded):
-                background.run(self._clusters.cancel(self.handle))
+        if self.status.ended:
+            return True
+        try:
+            self._hub(HubClient.stop)
+            if self.wait_ended(wait_s / 2) or wait_s <= 0:
+                return self.status.ended
+            wait_s /= 2  # it heard, but it does not end: the scheduler can make it
+        except AIClusterError:  # no hub, or one that does not understand us
+            pass
+        background.run(self._clusters.cancel(self.handle))
         return self.wait_ended(wait_s)
 
     def submit(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
@@ -296,7 +308,7 @@ class Cluster:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        follower = Follower(
+        follower = self._follower = Follower(
             self._run,
             lambda: self._clusters.backend(self.handle.backend).connect(self.handle),
             self._on_event,
@@ -330,8 +342,10 @@ class Cluster:
         if event.kind == Kind.STATE:
             word = _STATE_KINDS.get(event.data.get("state", ""), Word.UNKNOWN)  # a newer hub may have a word for more
             self._clusters.reconciler.take(self.handle, Observation(word, attempt=event.attempt, reason=str(event.data.get("cause", ""))))
-        for run in tuple(self._cells.values()):
+        for cell_id, run in tuple(self._cells.items()):
             run.hear(event)
+            if run.over:
+                del self._cells[cell_id]
         key = (event.kind, event.data.get("cell_id") or event.data.get("gate") or event.data.get("node"))
         self._say(key if event.kind in _REMEMBERED else None, event)
 
@@ -390,3 +404,10 @@ class Cluster:
         return ClusterEnded(
             f"{self.name} has ended: {cause}", evidence=end.evidence if end else "", hint="run the cell again: a new cluster is asked for"
         )
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the folder this notebook runs in is gone", evidence=str(error), hint="%cd to one that exists") from error

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_aicluster import bundle, tls
 from jupyter_aicluster.backends import registry
 from jupyter_aicluster.backends.base import Backend
-from jupyter_aicluster.errors import AIClusterError, BackendUnavailable, NeverFits
+from jupyter_aicluster.errors import AIClusterError, BackendUnavailable, NeverFits, SubmitError
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.options import Options
 from jupyter_aicluster.plan import Fit, Plan
 from jupyter_aicluster.protocol import CellRequest, Submission
 from jupyter_aicluster.reconcile import Reconciler
-from jupyter_aicluster.rundir import RunDir, write_json, write_private
+from jupyter_aicluster.rundir import RunDir, copy_private, write_json, write_private
 from jupyter_aicluster.spec import ClusterSpec
 from jupyter_aicluster.state import End, Ending, Observation, Target, Word
 from jupyter_aicluster.store import Record, Store
@@ -47,6 +49,7 @@ class Clusters:
         self.store = Store(options.home)
         self._backends = dict(backends or {})
         self.reconciler = Reconciler(self.store, self.backend)
+        self._withdrawing: set[asyncio.Task[None]] = set()
 
     def backend(self, name: str) -> Backend:
         if name not in self._backends:
@@ -80,14 +83,33 @@ class Clusters:
         handle = Handle.new(plan.backend, self.store.names(), plan.spec.label)
         run = self.store.run(handle.uid)
         record = Record(handle, plan.spec, time.time(), run.path, simulated=plan.simulated, nodes=plan.nodes, owner=wish.owner)
-        await asyncio.to_thread(self._write_run, run, handle, plan, wish)
-        self.store.put(record)
+        sending = asyncio.create_task(self._send(record, plan, wish))
         try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:  # Ctrl-C: what is on its way cannot be called back, only given back
+            self._withdrawing.add(withdrawing := asyncio.create_task(self._withdraw(handle, sending)))
+            withdrawing.add_done_callback(self._withdrawing.discard)
+            raise
+        return record
+
+    async def _send(self, record: Record, plan: Plan, wish: Wish) -> None:
+        handle, run = record.handle, self.store.run(record.handle.uid)
+        try:
+            self.store.put(record)
+            await asyncio.to_thread(self._write_run, run, handle, plan, wish)
             await self.backend(plan.backend).submit(plan, handle, run)
         except AIClusterError as error:
             self._mark_failed(handle, error.what)
             raise
-        return record
+        except OSError as error:
+            cause = f"the cluster's files cannot be written below {self.options.home}"
+            self._mark_failed(handle, cause)
+            raise SubmitError(cause, evidence=str(error), hint="is there room on that disk?", submitted=False) from error
+
+    async def _withdraw(self, handle: Handle, sending: asyncio.Task[None]) -> None:
+        await asyncio.wait([sending])
+        if not sending.exception():
+            await self.cancel(handle)
 
     def _write_run(self, run: RunDir, handle: Handle, plan: Plan, wish: Wish) -> None:
         options = self.options
@@ -97,7 +119,7 @@ class Clusters:
             write_private(token, secrets.token_hex(32).encode())
         bundle.place(options.home / "bundles", run.bundle)
         if wish.cell is not None and wish.cell.inputs and wish.payload is not None:
-            write_private(run.files / wish.cell.inputs, wish.payload.read_bytes())
+            copy_private(wish.payload, run.files / wish.cell.inputs)
         submission = Submission(
             uid=handle.uid,
             name=handle.name,
@@ -130,13 +152,24 @@ class Clusters:
 
     async def cancel(self, handle: Handle) -> None:
         """Ask the scheduler to take the GPUs back. Idempotent."""
-        self.store.update(handle.uid, lambda status: status, Target.DOWN)
+        with suppress(OSError):  # a full disk must not keep the GPUs
+            self.store.update(handle.uid, lambda status: status, Target.DOWN)
         await self.backend(handle.backend).cancel(handle)
         await self.reconciler.refresh([handle])
 
 
 _made: dict[Path, Clusters] = {}
 _lock = threading.Lock()
+
+
+def _forget() -> None:
+    """In a forked child: their loop is not there, and nobody will let go of the lock."""
+    global _lock
+    _lock = threading.Lock()
+    _made.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def clusters_of(options: Options, make: Callable[[Options], Clusters] = Clusters) -> Clusters:

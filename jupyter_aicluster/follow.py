@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
 from jupyter_aicluster.backends.base import Dialer
@@ -53,11 +53,38 @@ class Follower:
 
     def catch_up(self) -> None:
         """Pass on what storage has beyond what was heard: for a hub that went away before it could say it."""
+        for event in self._stored():
+            self._pass(event)
+
+    async def replay(self, hear: Callable[[Event], None], then: Callable[[], None]) -> None:
+        """Say all again that was passed on until now, each once, and call ``then`` before anything new is: nothing is lost in between."""
+        said = Cursor()
+
+        def say(event: Event) -> None:
+            nonlocal said
+            here = Cursor(event.attempt, event.seq)
+            if event.seq and said < here <= self._cursor:
+                said = here
+                hear(event)
+
+        if self._cursor > said and not self.ended:
+            with suppress(HubUnreachable, OSError):
+                async with HubClient(await self._dial(), self._run) as hub:
+                    async for event in hub.events(Cursor()):
+                        say(event)
+                        if said >= self._cursor:
+                            then()
+                            return
+        for event in self._stored():
+            say(event)
+        then()
+
+    def _stored(self) -> Iterator[Event]:
         for path in sorted(self._run.journal.glob("*.ndjson"), key=lambda path: int(path.stem)):
             with suppress(FileNotFoundError), path.open("rb") as file:
                 for line in file:
                     with suppress(ValueError):  # cut in half by the hub's death
-                        self._pass(Event.from_line(line))
+                        yield Event.from_line(line)
 
     def _pass(self, event: Event) -> None:
         if event.seq:

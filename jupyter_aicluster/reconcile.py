@@ -62,7 +62,12 @@ class Reconciler:
         if before is None:
             return None
         settled = settle(before, seen, self._now())
-        record = self._store.update(handle.uid, lambda status: transition(status, before.target, settled))
+        record: Record | None
+        try:
+            record = self._store.update(handle.uid, lambda status: transition(status, before.target, settled))
+        except OSError as error:  # a full disk: what is so can still be told
+            _log.warning("the record of %s cannot be written: %s", handle.name, error)
+            record = replace(before, status=transition(self._told.get(handle, before.status), before.target, settled))
         if record is not None and record.status != self._told.get(handle, before.status):
             for follower in list(self._watched.get(handle, ())):
                 follower(record)

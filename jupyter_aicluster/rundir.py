@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,16 @@ def write_private(path: Path, data: bytes) -> None:
     except BaseException:
         part.unlink()
         raise
+
+
+def copy_private(source: Path, target: Path) -> None:
+    """``target`` with the content of ``source``, mode 0600: the same file where the disk allows it, else copied in pieces."""
+    try:
+        os.link(source, target)
+        target.chmod(0o600)
+    except OSError:
+        write_private(target, b"")
+        shutil.copyfile(source, target)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jupyter_aicluster.errors import AIClusterError, NotFound
+from jupyter_aicluster.errors import AIClusterError, BackendUnavailable, NotFound
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.rundir import RunDir, read_json, write_json
 from jupyter_aicluster.spec import ClusterSpec
@@ -74,8 +74,13 @@ class Store:
     def __init__(self, home: Path) -> None:
         self.home = home
         self._folder = home / "records"
-        for folder in (home, self._folder):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            for folder in (home, self._folder):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise BackendUnavailable(
+                f"records of clusters cannot be kept in {home}", evidence=str(error), hint="set JUPYTER_AICLUSTER_HOME to a folder of yours"
+            ) from error
 
     def run(self, uid: str) -> RunDir:
         return RunDir(self.home / "runs" / uid)
@@ -127,4 +132,4 @@ class Store:
         ended = [record for record in self.all() if record.status.ended]
         for record in ended[KEEP_ENDED:]:
             (self._folder / f"{record.handle.uid}.json").unlink(missing_ok=True)
-            shutil.rmtree(record.run, ignore_errors=True)
+            shutil.rmtree(self.run(record.handle.uid).path, ignore_errors=True)  # not what a damaged record calls its folder

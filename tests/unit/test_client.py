@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -138,3 +139,38 @@ async def test_inputs_that_are_missing_are_not_the_clusters_end(client: HubClien
     with pytest.raises(AIClusterError, match="not uploaded") as caught:
         await client.run_cell(CellRequest("c1", "main", "", inputs="0" * 64), None)
     assert not isinstance(caught.value, ClusterEnded)
+
+
+async def test_a_line_of_many_megabytes_arrives_whole(hub: Served, client: HubClient) -> None:
+    hub.hub.emit(Kind.NOTICE, {"text": "x" * 30_000_000, "level": "info"})
+    hub.hub.emit(Kind.NOTICE, {"text": "after", "level": "info"})
+    sizes = []
+    began = time.process_time()
+    async for event in client.events(Cursor()):
+        if event.kind == Kind.NOTICE:
+            sizes.append(len(event.data["text"]))
+            if event.data["text"] == "after":
+                break
+    assert sizes == [30_000_000, 5]
+    assert time.process_time() - began < 10  # joined once, not once a chunk
+
+
+async def test_a_fault_of_the_hub_is_not_taken_for_a_proxy(hub: Served, client: HubClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub.brain, "snapshot", lambda: 1 / 0)
+    with pytest.raises(HubUnreachable, match="could not answer: ZeroDivisionError"):
+        await client.cluster()
+
+
+async def test_a_full_disk_at_the_hub_is_said(hub: Served, client: HubClient, tmp_path: Path) -> None:
+    hub.run.files.rmdir()  # stands for a folder that takes no file
+    (tmp_path / "inputs").write_bytes(b"x")
+    request = CellRequest("c1", "main", "x", inputs=hashlib.sha256(b"x").hexdigest())
+    with pytest.raises(HubUnreachable, match="storage fails"):
+        await client.run_cell(request, tmp_path / "inputs")
+
+
+async def test_keys_that_are_gone_are_one_sentence(run: RunDir) -> None:
+    run.hub_token.unlink()
+    with pytest.raises(HubUnreachable, match="keys cannot be read"):
+        async with HubClient(Dialer("https://127.0.0.1:1"), run):
+            pass

@@ -266,7 +266,7 @@ def test_a_value_is_taken_from_storage_where_it_is_seen_else_from_the_hub(cluste
     assert cluster.value("c1") == stored
     target = tmp_path / "elsewhere"
     cluster._run = RunDir(tmp_path / "not" / "mounted")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(HubUnreachable, match="keys cannot be read"):
         cluster.value("c1", target)  # no certificate here either
     cluster._run = RunDir(cluster.record.run)
     moved = stored.rename(tmp_path / "moved")

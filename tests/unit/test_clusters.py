@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 from pathlib import Path
@@ -158,3 +159,74 @@ def test_one_process_has_one_of_them_for_a_home_with_the_newest_options(tmp_path
     assert clusters_of(Options(home=tmp_path / "a", keep_s=1.0)) is first
     assert first.options.keep_s == 1.0
     assert clusters_of(Options(home=tmp_path / "b")) is not first
+
+
+async def test_ctrl_c_while_it_is_sent_gives_it_back_when_it_has_arrived(
+    clusters: Clusters, scheduler: FakeScheduler, tmp_path: Path
+) -> None:
+    sending, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(FakeBackend):
+        async def submit(self, plan: Plan, handle: Handle, run: RunDir) -> None:
+            sending.set()
+            await go_on.wait()
+            await super().submit(plan, handle, run)
+
+    clusters._backends["fake"] = Slow(scheduler)
+    task = asyncio.create_task(clusters.submit(await planned(clusters), wish(tmp_path)))
+    await sending.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    async with asyncio.timeout(10):
+        while clusters._withdrawing:
+            await asyncio.sleep(0.01)
+    [record] = clusters.store.all()
+    assert record.target is Target.DOWN
+    assert record.status.state in (State.ENDING, State.ENDED)
+
+
+async def test_a_disk_without_room_is_one_sentence_and_an_ended_record(
+    clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(clusters, "_write_run", full)
+    with pytest.raises(SubmitError, match="cannot be written") as raised:
+        await clusters.submit(await planned(clusters), wish(tmp_path))
+    assert "Nothing was submitted" in str(raised.value)
+    assert [record.status.state for record in clusters.store.all()] == [State.ENDED]
+
+
+async def test_inputs_of_the_first_cell_are_not_read_into_memory(
+    clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inputs").write_bytes(b"payload")
+    monkeypatch.setattr(Path, "read_bytes", None)  # whoever reads a whole file fails
+    monkeypatch.setattr("jupyter_aicluster.bundle.place", lambda cache, target: None)
+    cell = CellRequest("c1", "nb", "x = 1", inputs="ab12")
+    monkeypatch.setattr("jupyter_aicluster.rundir.read_json", lambda path: None)
+    run = RunDir(tmp_path / "run")
+    clusters._write_run(run, Handle("fake", "u", "fox"), await planned(clusters), wish(tmp_path, cell, tmp_path / "inputs"))
+    monkeypatch.undo()
+    (tmp_path / "inputs").unlink()  # its caller is done with it
+    assert (run.files / "ab12").read_bytes() == b"payload"
+    assert stat.S_IMODE((run.files / "ab12").stat().st_mode) == 0o600
+
+
+async def test_a_stop_needs_no_room_on_the_disk(
+    clusters: Clusters, scheduler: FakeScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = await clusters.submit(await planned(clusters), wish(tmp_path))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("jupyter_aicluster.store.write_json", full)
+    heard: list[State] = []
+    stop = clusters.reconciler.watch(record.handle, lambda now: heard.append(now.status.state))
+    await clusters.cancel(record.handle)
+    assert State.ENDED in heard
+    stop()

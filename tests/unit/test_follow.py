@@ -122,3 +122,26 @@ async def test_live_events_are_not_held_back_by_the_cursor(run: RunDir) -> None:
     for seq in (5, 0, 3, 0, 6):
         one._pass(Event(1, seq, 0.0, Kind.GPUS if not seq else Kind.NOTICE, {"text": ""}))
     assert [event.seq for event in heard] == [5, 0, 0, 6]
+
+
+async def test_what_was_heard_is_said_again_and_nothing_is_lost_on_the_way(run: RunDir, tmp_path: Path) -> None:
+    heard = Heard()
+    following = follower(run, heard)
+    async with serving(run, submission(), tmp_path / "scratch") as hub:
+        task = asyncio.create_task(following.follow())
+        for number in range(500):
+            hub.hub.emit(Kind.NOTICE, {"text": str(number), "level": "info"})
+        await until(lambda: heard.texts and heard.texts[-1] == "499")
+        again, later = Heard(), list[int]()
+        talking = asyncio.create_task(_talk(hub, 500, 600))
+        await following.replay(again.append, lambda: later.append(len(heard.texts)))
+        await talking
+        await until(lambda: heard.texts[-1] == "599")
+        assert again.texts + heard.texts[later[0] :] == [str(number) for number in range(600)]
+        task.cancel()
+
+
+async def _talk(hub: Served, first: int, last: int) -> None:
+    for number in range(first, last):
+        hub.hub.emit(Kind.NOTICE, {"text": str(number), "level": "info"})
+        await asyncio.sleep(0)

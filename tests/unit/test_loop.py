@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -82,3 +83,35 @@ def test_a_forked_child_gets_a_loop_of_its_own(loop: BackgroundLoop) -> None:
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_waiting_for_the_loop_in_its_own_thread_is_refused_at_once(loop: BackgroundLoop) -> None:
+    async def nested() -> object:
+        return loop.run(where())
+
+    with pytest.raises(RuntimeError, match="cannot wait"):
+        loop.run(nested())
+
+
+def test_a_result_that_comes_as_a_slice_ends_is_the_result(loop: BackgroundLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Future[int]):
+        def result(self, timeout: float | None = None) -> int:
+            if not self.done():
+                self.set_result(7)
+                raise TimeoutError
+            return super().result(timeout)
+
+    async def seven() -> int:
+        return 7
+
+    monkeypatch.setattr(loop, "start", lambda work: work.close() or Late())
+    assert loop.run(seven()) == 7
+
+
+def test_a_fork_while_the_lock_is_held_does_not_hang(loop: BackgroundLoop) -> None:
+    loop.run(where())
+    with loop._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if loop.run(where())[0] == "aicluster" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

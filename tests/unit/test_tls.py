@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import socket
 import ssl
 import stat
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from jupyter_aicluster import tls
 from jupyter_aicluster.rundir import RunDir
 from jupyter_aicluster.tls import make_certificate, pinned_context, serving_context
 
@@ -70,3 +73,14 @@ def test_old_protocols_are_not_spoken(tmp_path: Path) -> None:
     run = run_dir(tmp_path / "a")
     assert pinned_context(run.hub_cert).minimum_version >= ssl.TLSVersion.TLSv1_2
     assert serving_context(run.hub_cert, run.hub_key).minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_the_pin_is_the_key_whatever_a_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LongAgo(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> LongAgo:
+            return cls(2001, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr(tls, "datetime", SimpleNamespace(datetime=LongAgo, timedelta=datetime.timedelta, UTC=datetime.UTC))
+    run = run_dir(tmp_path / "a")
+    assert talk(run, run) == b"hello"

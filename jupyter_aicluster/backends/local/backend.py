@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
@@ -123,9 +124,13 @@ class LocalBackend(Backend):
         return Ledger(self._root, self._slots().names)
 
     def _swept(self) -> Snapshot:
+        return self._seen(sweep=True)
+
+    def _seen(self, *, sweep: bool) -> Snapshot:
         ledger = self._ledger()
         try:
-            ledger.sweep()
+            if sweep:
+                ledger.sweep()
             return ledger.snapshot()
         except OSError as error:
             raise BackendUnavailable(
@@ -215,11 +220,15 @@ class LocalBackend(Backend):
 
     def _cancel(self, handle: Handle) -> None:
         run = self._run(handle)
-        if run.path.is_dir() and not run.end.exists():
-            run.stop.touch(mode=0o600)
-        entry = self._swept().find(handle.uid)
-        if entry is not None and _is_alive(entry):
-            os.kill(entry.pid or 0, signal.SIGTERM)
+        with suppress(OSError):  # a full disk; the signal says the same
+            if run.path.is_dir() and not run.end.exists():
+                run.stop.touch(mode=0o600)
+        entry = self._seen(sweep=False).find(handle.uid)
+        if entry is not None and entry.pid is not None and _is_alive(entry):
+            with suppress(ProcessLookupError):
+                os.kill(entry.pid, signal.SIGTERM)
+        else:
+            self._swept()
 
 
 def supervisor_env(environ: Mapping[str, str], run: RunDir) -> dict[str, str]:
