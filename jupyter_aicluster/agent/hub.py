@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,10 +31,10 @@ from jupyter_aicluster.agent.lifeline import watch_lifeline
 from jupyter_aicluster.agent.logs import Gap, LogBook
 from jupyter_aicluster.agent.streams import Stream, Streams
 from jupyter_aicluster.events import LIVE, Cursor, Event, Kind
-from jupyter_aicluster.procs import hub_tmp
+from jupyter_aicluster.procs import TempDirRefused, hub_tmp, private_tmp
 from jupyter_aicluster.protocol import PROTOCOL_HEADER, PULSE_S, TOKEN_HEADER, VERSION, Beat, CellRequest, Order, Submission, is_id
 from jupyter_aicluster.rundir import RunDir, read_json, write_json
-from jupyter_aicluster.state import Ending
+from jupyter_aicluster.state import End, Ending
 from jupyter_aicluster.tls import serving_context
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -69,7 +70,12 @@ class Hub:
         """Write hub.json: where to dial, and the attempt, which the scheduler does not know when Ray restarts in place."""
         self._address = address or self._address
         host, port = self._address
-        write_json(self.run.hub, {"host": host, "port": port, "pid": os.getpid(), "attempt": self._attempt, "protocol": VERSION})
+        try:
+            write_json(self.run.hub, {"host": host, "port": port, "pid": os.getpid(), "attempt": self._attempt, "protocol": VERSION})
+        except OSError as error:
+            if address:
+                raise  # nobody would ever find us
+            print(f"hub.json is out of date: {error}", file=sys.stderr, flush=True)
 
     def _tail(self, node: int, stream: str) -> str:
         return self.logs.tail(self._attempt, node, stream)
@@ -119,7 +125,17 @@ class Hub:
             )
         if any(not is_id(value) for value in request.match_info.values()):
             return _error(400, f"not a valid name in {request.path!r}", "letters, digits, '.', '_' and '-'")
-        return await handler(request)
+        try:
+            return await handler(request)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:  # noqa: BLE001  # boundary: the client must not take an answer without our words for a proxy's
+            traceback.print_exc()
+            if isinstance(error, OSError):
+                return _error(507, f"the cluster's storage fails: {error}", "is there room on that disk?")
+            return _error(
+                500, f"the hub could not answer: {type(error).__name__}: {error}", "its log says more: agent.log in the run folder"
+            )
 
     def _client(self, handler: Handler) -> Handler:
         async def seen(request: web.Request) -> web.StreamResponse:
@@ -288,17 +304,26 @@ class Hub:
 
     async def live(self) -> None:
         """Tick until the brain has ended and every node has said goodbye, then say END."""
-        while self.brain.end is None:
-            if self.run.stop.exists():
-                self.brain.finish(Ending.STOPPED, "stopped by its user")
-            self.brain.tick()
-            await self.streams.changed(TICK_S)
+        stop_file = asyncio.create_task(self._watch_stop_file())
+        try:
+            while self.brain.end is None:
+                self.brain.tick()
+                await self.streams.changed(TICK_S)
+        finally:
+            stop_file.cancel()
         self.streams.wake()
         deadline = self._clock() + GOODBYE_S
         while not self.brain.all_left and self._clock() < deadline:
             await self.streams.changed(TICK_S)
         self.emit(Kind.END, self.brain.end.to_json())
         self.over.set()
+        self.streams.wake()
+
+    async def _watch_stop_file(self) -> None:
+        """In a thread: storage may hang, the hub must not."""
+        while not await asyncio.to_thread(self.run.stop.exists):
+            await asyncio.sleep(TICK_S)
+        self.brain.finish(Ending.STOPPED, "stopped by its user")
         self.streams.wake()
 
 
@@ -311,7 +336,7 @@ async def _receive(request: web.Request, path: Path, wanted: str | None = None) 
         with part.open("wb") as file:
             async for chunk in request.content.iter_chunked(1 << 20):
                 digest.update(chunk)
-                file.write(chunk)
+                await asyncio.to_thread(file.write, chunk)
         if wanted not in (None, digest.hexdigest()):
             return False
         part.replace(path)
@@ -349,8 +374,12 @@ async def serve(run: RunDir, bind: str) -> int:
         print(f"no submission in {run.path}", file=sys.stderr)
         return 2
     submission = Submission.from_json(raw)
-    scratch = hub_tmp(submission.uid)
-    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        scratch = private_tmp(hub_tmp(submission.uid))
+    except TempDirRefused as error:
+        gpus = submission.nodes * submission.gpus_per_node
+        write_json(run.end, End(Ending.FAILED, error.what, time.time(), evidence=error.evidence, gpus=gpus).to_json())
+        return 1
     hub = Hub(run, submission, run.hub_token.read_text().strip(), steady_clock(), scratch)
     mirror = Mirror([(hub.journal.folder, run.journal), (hub.logs.folder, run.logs)])
     mirror.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
 from array import array
@@ -42,8 +44,13 @@ class Journal:
         event = Event(attempt, len(starts) + 1, time_s, kind, data)
         line = event.to_line()
         end = self._ends.get(attempt, 0)
-        with self.path(attempt).open("ab") as file:
-            file.write(line)
+        with self.path(attempt).open("ab", buffering=0) as file:
+            try:
+                if file.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(end)  # a part of a line would shift all that come after it
+                raise
         starts.append(end)
         self._ends[attempt] = end + len(line)
         return event
