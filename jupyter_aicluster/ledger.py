@@ -110,8 +110,20 @@ class Ledger:
         return Request(uid, descriptor)
 
     def own(self, uid: str) -> bool:
-        """Write down this process as the supervisor of the request; False if there is no such request."""
-        return self._change(uid, pid=os.getpid(), start=procs.start_time(os.getpid()))
+        """Write down this process as the supervisor of the request, its owner until it dies; False if there is no such request.
+
+        Its lock is a new one: of the one before, a process that the kernel forked in that moment may hold a copy for hours.
+        """
+        with self._locked():
+            entry = self._read(uid)
+            if entry is None:
+                return False
+            draft = self._requests / f".{uid}.lock"
+            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # stays open
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.replace(self._lock_file(uid))
+            self._write(replace(entry, pid=os.getpid(), start=procs.start_time(os.getpid())))
+            return True
 
     def try_grant(self, uid: str) -> tuple[str, ...] | None:
         """The slots, if ``uid`` is next and all of them are free; the same ones again if it has them already. KeyError: not queued."""
@@ -179,13 +191,6 @@ class Ledger:
 
     def _write(self, entry: Entry) -> None:
         write_json(self._requests / f"{entry.uid}.json", asdict(entry))
-
-    def _change(self, uid: str, **values: Any) -> bool:
-        with self._locked():
-            entry = self._read(uid)
-            if entry is not None:
-                self._write(replace(entry, **values))
-            return entry is not None
 
     def _drop(self, uid: str) -> None:
         for path in (self._requests / f"{uid}.json", self._lock_file(uid)):

@@ -363,3 +363,15 @@ def test_processes_killed_at_random_never_share_or_lose_a_slot(queue: Ledger) ->
         assert other.returncode == 0, errors.decode()
     queue.sweep(at_once)
     assert queue.snapshot().free == SLOTS
+
+
+def test_a_copy_of_the_first_lock_in_a_forked_process_keeps_nothing_once_the_supervisor_is_dead(tmp_path: Path) -> None:
+    queue = Ledger(tmp_path, ("s0",))
+    request = queue.request("a", 1)  # this process is the kernel: what it forks now inherits the lock
+    supervisor = os.fork()
+    if supervisor == 0:
+        os._exit(0 if queue.own("a") and queue.try_grant("a") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]) == 0
+    assert queue.sweep(lambda entry, dead_for_s: True) != []
+    assert queue.snapshot().free == ("s0",)
+    request.close()
