@@ -17,7 +17,7 @@ from jupyter_aicluster.state import Ending, State
 from jupyter_aicluster.units import format_duration
 
 _COUNTDOWNS = {
-    "time": "Time is up in",
+    "time": "Time limit: GPUs go back in",
     "hold": "GPUs go back in",
     "keep": "Idle: GPUs go back in",
     "lease": "Nobody watches: GPUs go back in",

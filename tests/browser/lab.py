@@ -45,7 +45,7 @@ class Lab:
         page = browser.new_context(viewport={"width": width, "height": height}).new_page()
         page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.goto(f"{self.base}lab/tree/{name}?token={self.token}")
+        page.goto(f"{self.base}lab/tree/{name}?reset&token={self.token}")
         page.wait_for_function("window.jupyterapp && document.querySelector('.jp-Notebook .cm-content')", timeout=90_000)
         page.wait_for_function(_CONNECTED, timeout=90_000, polling=100)
         return page
