@@ -118,8 +118,8 @@ class CardModel(Heard):
         }
 
     def error(self) -> str:
-        """The cell's exception in one line; of a cell that was lost the sentence says why."""
-        if self.report is None or not self.report.error:
+        """A failed cell's exception in one line; of one that was lost or interrupted the sentence says enough."""
+        if self.report is None or not self.report.error or self.phase is not CellPhase.FAILED:
             return ""
         first = (str(self.report.error.get("evalue", "")).splitlines() or [""])[0]
         return f"{self.report.error.get('ename', 'Error')}: {first}".removesuffix(": ")

@@ -20,12 +20,15 @@ def receipt(snapshot: Mapping[str, Any]) -> dict[str, str]:
     rows = _rows(snapshot)
     shown = [snapshot["error"], cost_line(snapshot["summary"]) if snapshot["summary"] else ""]
     below = [line for line in shown if line]
+    sentence = str(snapshot["sentence"])
+    if snapshot["tone"] == "run":
+        sentence = sentence.partition(" · ")[0]  # numbers of this moment: the receipt changes with the state only
     text = [
-        f"{snapshot['name']}: {snapshot['sentence']}",
+        f"{snapshot['name']}: {sentence}",
         *(f"  {line}" for line in below),
         *(f"  {label}: {value}" for label, value in rows),
     ]
-    title = "<br>".join([f"<b>{html.escape(snapshot['name'])}</b>: {html.escape(snapshot['sentence'])}", *map(html.escape, below)])
+    title = "<br>".join([f"<b>{html.escape(snapshot['name'])}</b>: {html.escape(sentence)}", *map(html.escape, below)])
     table = "".join(f"<tr><th>{html.escape(label)}</th><td>{_cell(label, value)}</td></tr>" for label, value in rows)
     folded = f"<details><summary>{title}</summary><table><tbody>{table}</tbody></table></details>"
     return {"text/plain": "\n".join(text), "text/html": folded}

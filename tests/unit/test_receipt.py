@@ -75,7 +75,9 @@ def test_at_the_end_the_result_is_first_and_the_cost_second() -> None:
 
 
 def test_html_is_one_folded_line_while_it_runs_and_the_cost_is_seen_at_the_end() -> None:
-    live = receipt(running().to_json(T + 60))["text/html"]
+    card = running()
+    card.fold(event(Kind.GPUS, node=0, samples=[{"index": "0", "util_percent": 50.0}]))  # of the moment: not for the receipt
+    live = receipt(card.to_json(T + 60))["text/html"]
     assert live.startswith("<details><summary><b>fox</b>: Running as one process</summary><table>")
     over = receipt(done().to_json(T + 400))["text/html"]
     assert over.startswith("<details><summary><b>fox</b>: Done after 5:58 · 4 simulated GPUs given back<br>24 GPU-minutes held, ")
