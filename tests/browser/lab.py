@@ -19,6 +19,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 
+from jupyter_aicluster.rundir import RunDir
+
 START_S = 90.0
 
 # The page's own connection to its kernel: a cell run before it stands is dropped.
@@ -74,6 +76,8 @@ def lab(folder: Path) -> Iterator[Lab]:
         _wait_until_up(server, here, log)
         yield here
     finally:
+        for run in here.home.glob("runs/*"):
+            RunDir(run).stop.touch()  # a test that failed may have left a cluster held
         server.send_signal(signal.SIGTERM)
         server.wait(30)
 
