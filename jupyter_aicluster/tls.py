@@ -9,6 +9,7 @@ from pathlib import Path
 from jupyter_aicluster.rundir import RunDir, write_private
 
 _HUB = "aicluster-hub"
+_OLDEST = ssl.TLSVersion.TLSv1_2  # said, because Python 3.11 takes the system's
 _NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME
 
 
@@ -42,6 +43,7 @@ def make_certificate(run: RunDir, uid: str) -> None:
 def pinned_context(certificate: Path) -> ssl.SSLContext:
     """Trusts this one certificate and nothing else, whatever address it is met at: who serves it holds the key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = _OLDEST
     context.check_hostname = False  # the address changes with every attempt; the key does not
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VerifyFlags(_NO_CHECK_TIME)  # a clock that is wrong somewhere is no reason to lose a cluster
@@ -51,5 +53,6 @@ def pinned_context(certificate: Path) -> ssl.SSLContext:
 
 def serving_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _OLDEST
     context.load_cert_chain(certificate, key)
     return context
