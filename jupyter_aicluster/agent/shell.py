@@ -125,7 +125,7 @@ def _ipython(main: ModuleType, outputs: Outputs) -> Shell:
             super().init_create_namespaces(main, main.__dict__)
 
         def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-            _cut_off_ours(sys.exc_info()[2])
+            _cut_off_tail(sys.exc_info()[2])
             super().showtraceback(*args, **kwargs)
 
         def ask_exit(self) -> None:
@@ -217,20 +217,25 @@ def clean(data: Mapping[str, Any]) -> dict[str, Any]:
     return {mime: b2a_base64(value, newline=False).decode() if isinstance(value, bytes) else value for mime, value in data.items()}
 
 
-def _cut_off_ours(frames: TracebackType | None) -> None:
-    """End a traceback where the user's code called into this module (`refuse_input`)."""
-    while frames is not None and frames.tb_next is not None:
-        if frames.tb_next.tb_frame.f_code.co_filename == __file__:
-            frames.tb_next = None
+def _cut_off_tail(frames: TracebackType | None) -> None:
+    """End a traceback at the last frame that is the user's: what this module or Ray does inside explains nothing to him."""
+    ray = getattr(sys.modules.get("ray"), "__file__", None)
+    inside = (__file__, *([os.path.join(os.path.dirname(ray), "")] if ray else []))  # noqa: PTH118, PTH120  # prefixes of texts
+    last = None
+    while frames is not None:
+        if not frames.tb_frame.f_code.co_filename.startswith(inside):
+            last = frames
         frames = frames.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _user_traceback(error: BaseException) -> list[str]:
-    """The traceback without this module's own frames."""
+    """The traceback without this module's own frames at either end."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
-    _cut_off_ours(frames)
+    _cut_off_tail(frames)
     return "".join(traceback.format_exception(type(error), error, frames)).splitlines()
 
 

@@ -85,3 +85,11 @@ def test_an_interrupt_ends_waiting_cancels_tasks_and_kills_new_actors(hub: Drive
     cell = hub.cell("for ref in (spun, task):\n  try: ray.get(ref, timeout=20)\n  except Exception as e: print(type(e).__name__)")
     assert len(cell.text().split()) == 2
     assert "GetTimeoutError" not in cell.text()
+
+
+def test_a_traceback_ends_where_the_user_called_ray(hub: DriverHub) -> None:
+    failed = hub.cell("import ray\n@ray.remote\ndef task(): return 1/0\nray.get(task.remote())")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", failed.traceback)
+    assert "ray.get(task.remote())" in text
+    assert "auto_init_hook" not in text
+    assert "ZeroDivisionError" in failed.report["error"]["evalue"]
