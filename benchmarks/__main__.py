@@ -7,10 +7,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import bringup, kernel, warm
+from benchmarks import bringup, flood, kernel, warm
 from benchmarks.figure import Figure
 
-BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {"bringup": bringup.measure, "load_ext": kernel.measure, "warm": warm.measure}
+BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
+    "bringup": bringup.measure,
+    "load_ext": kernel.measure,
+    "warm": warm.measure,
+    "flood": flood.measure,
+}
 
 
 def main(names: list[str]) -> int:

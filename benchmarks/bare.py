@@ -19,8 +19,14 @@ from jupyter_aicluster.agent.raystart import STARTED, RayPlan, command
 INIT = "import os, ray; ray.init(address=os.environ['RAY_ADDRESS'], log_to_driver=False); print(ray.cluster_resources(), flush=True)"
 
 
+def _command(ray: str, plan: RayPlan, ports: PortBlock, log_monitor: bool) -> list[str]:
+    return [word for word in command(ray, plan, ports) if not (log_monitor and word.startswith("--include-log-monitor"))]
+
+
 @contextmanager
-def bare_ray(nodes: int, gpus_per_node: int, python_path: str = "") -> Iterator[tuple[float, str, dict[str, str], PortBlock]]:
+def bare_ray(
+    nodes: int, gpus_per_node: int, python_path: str = "", log_monitor: bool = False
+) -> Iterator[tuple[float, str, dict[str, str], PortBlock]]:
     """Started with token auth, one raylet after another: (seconds until a driver has connected, address, env, ports)."""
     with tempfile.TemporaryDirectory(prefix="bare-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         token = Path(folder, "token")
@@ -53,7 +59,9 @@ def bare_ray(nodes: int, gpus_per_node: int, python_path: str = "") -> Iterator[
                 log = Path(folder, f"{node}.log")
                 with log.open("wb") as output:
                     processes.append(
-                        subprocess.Popen(command(ray, plan, ports), env=env, stdout=output, stderr=output, start_new_session=True)
+                        subprocess.Popen(
+                            _command(ray, plan, ports, log_monitor), env=env, stdout=output, stderr=output, start_new_session=True
+                        )
                     )
                 while STARTED not in log.read_text():
                     if processes[-1].poll() is not None:
