@@ -53,7 +53,7 @@ test: setup
 test-full: test
 
 test-unit: setup
-	$(BIN)/python -m pytest tests/unit tests/contract -m 'not ray'
+	$(BIN)/python -m pytest tests/unit tests/contract tests/server -m 'not ray'
 
 test-local: setup
 	$(BIN)/python -m pytest tests/unit tests/contract tests/local -m ray

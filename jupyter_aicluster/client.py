@@ -15,7 +15,7 @@ import aiohttp
 from jupyter_aicluster.backends.base import Dialer
 from jupyter_aicluster.errors import ClusterEnded, HubUnreachable, NotFound, ProtocolSkew, UsageError
 from jupyter_aicluster.events import Cursor, Event
-from jupyter_aicluster.protocol import PROTOCOL_HEADER, PULSE_S, TOKEN_HEADER, VERSION, CellReport, CellRequest
+from jupyter_aicluster.protocol import OBSERVER_HEADER, PROTOCOL_HEADER, PULSE_S, TOKEN_HEADER, VERSION, CellReport, CellRequest
 from jupyter_aicluster.rundir import RunDir
 from jupyter_aicluster.tls import pinned_context
 
@@ -27,16 +27,20 @@ TRANSFER = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
 
 
 class HubClient:
-    """Use as ``async with``. Every call raises `HubUnreachable` when nothing answers, which says nothing about the cluster."""
+    """Use as ``async with``. Every call raises `HubUnreachable` when nothing answers, which says nothing about the cluster.
 
-    def __init__(self, dialer: Dialer, run: RunDir) -> None:
+    ``observer``: only looks, so that the hub does not take it for somebody who waits for results (the lease is not renewed).
+    """
+
+    def __init__(self, dialer: Dialer, run: RunDir, *, observer: bool = False) -> None:
         self._base, self._run = dialer.base_url, run
+        self._observer = {OBSERVER_HEADER: "1"} if observer else {}
         self._via = dialer.via
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            headers = {TOKEN_HEADER: self._run.hub_token.read_text().strip(), PROTOCOL_HEADER: str(VERSION)}
+            headers = {TOKEN_HEADER: self._run.hub_token.read_text().strip(), PROTOCOL_HEADER: str(VERSION), **self._observer}
             connector = aiohttp.TCPConnector(ssl=pinned_context(self._run.hub_cert))
         except OSError as error:
             raise HubUnreachable(

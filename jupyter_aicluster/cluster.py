@@ -26,7 +26,7 @@ from jupyter_aicluster.plan import Plan
 from jupyter_aicluster.protocol import CellRequest
 from jupyter_aicluster.rundir import RunDir
 from jupyter_aicluster.spec import ClusterSpec
-from jupyter_aicluster.state import End, Observation, State, Status, Word
+from jupyter_aicluster.state import WORD_OF_HUB, End, Observation, State, Status, Word
 from jupyter_aicluster.store import Record
 
 T = TypeVar("T")
@@ -34,7 +34,6 @@ Change = Observation | Event
 OnChange = Callable[[Change], None]
 configured: Callable[[], Options] = Options  # for calls without ``options``; `jupyter_aicluster.Cluster` puts the configuration here
 _log = logging.getLogger(__name__)
-_STATE_KINDS: Mapping[str, Word] = {State.READY: Word.READY, State.ENDING: Word.RELEASING, State.STARTING: Word.GRANTED}
 _REMEMBERED = frozenset({Kind.STATE, Kind.GATE, Kind.NODE, Kind.DEADLINE, Kind.GPUS, Kind.CELL, Kind.END})
 
 
@@ -340,7 +339,7 @@ class Cluster:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == Kind.STATE:
-            word = _STATE_KINDS.get(event.data.get("state", ""), Word.UNKNOWN)  # a newer hub may have a word for more
+            word = WORD_OF_HUB.get(event.data.get("state", ""), Word.UNKNOWN)  # a newer hub may have a word for more
             self._clusters.reconciler.take(self.handle, Observation(word, attempt=event.attempt, reason=str(event.data.get("cause", ""))))
         for cell_id, run in tuple(self._cells.items()):
             run.hear(event)

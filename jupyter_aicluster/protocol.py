@@ -22,6 +22,7 @@ from jupyter_aicluster.spec import ClusterSpec
 VERSION = 1
 TOKEN_HEADER = "X-AICluster-Authorization"  # noqa: S105  # a header's name
 PROTOCOL_HEADER = "X-AICluster-Protocol"
+OBSERVER_HEADER = "X-AICluster-Observer"  # on requests of somebody who only looks: they do not renew the lease
 
 BEAT_S = 1.0  # a node program's heartbeat
 SILENT_S = 15.0  # a node not heard for so long is lost (an 8 s cut survives)

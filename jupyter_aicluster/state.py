@@ -124,6 +124,8 @@ _STATE_OF = {
     Word.RELEASING: State.ENDING,
     Word.ENDED: State.ENDED,
 }
+# A hub's state as an observation: what a hub says of itself is news like a scheduler's word.
+WORD_OF_HUB: Mapping[str, Word] = {State.STARTING: Word.GRANTED, State.READY: Word.READY, State.ENDING: Word.RELEASING}
 _NO_VIEW = frozenset({Word.UNKNOWN, Word.ABSENT})
 _ORDER = {state: index for index, state in enumerate(State)}
 

@@ -107,6 +107,7 @@ class Brain:
             "client_server": head.beat.client_server if head else "",
             "joined_s": self.joined_s,
             "deadlines": {str(d.what): d.at_s for d in self._deadlines()},
+            "lease_s": self.submission.lease_s,
             "cells": {cell_id: report.to_json() for cell_id, report in self.reports.items()},
             "sessions": {name: {"ready": s.ready, "start": s.start} for name, s in self.sessions.items()},
             "end": self.end.to_json() if self.end else None,
@@ -336,10 +337,12 @@ class Brain:
     # ---- clients
 
     def client_seen(self) -> None:
-        self._client_s = self._clock()
+        self._client_s = max(self._client_s, self._clock())
 
-    def keep(self, seconds: float) -> None:
-        """Hold the GPUs until nothing has run for so long, from now."""
+    def keep(self, seconds: float, *, alone: bool = False) -> None:
+        """Hold the GPUs until nothing has run for so long, from now. ``alone``: also if no client is there until then."""
+        if alone:
+            self._client_s = max(self._client_s, self._clock() + seconds - self.submission.lease_s)
         self._patience, self._patience_s, self._quiet_s = Why.KEEP, seconds, self._clock()
         self._kept_s = seconds
         self._say_deadlines()

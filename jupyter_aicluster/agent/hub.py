@@ -32,7 +32,18 @@ from jupyter_aicluster.agent.logs import Gap, LogBook
 from jupyter_aicluster.agent.streams import Stream, Streams
 from jupyter_aicluster.events import LIVE, Cursor, Event, Kind
 from jupyter_aicluster.procs import TempDirRefused, hub_tmp, private_tmp
-from jupyter_aicluster.protocol import PROTOCOL_HEADER, PULSE_S, TOKEN_HEADER, VERSION, Beat, CellRequest, Order, Submission, is_id
+from jupyter_aicluster.protocol import (
+    OBSERVER_HEADER,
+    PROTOCOL_HEADER,
+    PULSE_S,
+    TOKEN_HEADER,
+    VERSION,
+    Beat,
+    CellRequest,
+    Order,
+    Submission,
+    is_id,
+)
 from jupyter_aicluster.rundir import RunDir, read_json, write_json
 from jupyter_aicluster.state import End, Ending
 from jupyter_aicluster.tls import serving_context
@@ -139,7 +150,8 @@ class Hub:
 
     def _client(self, handler: Handler) -> Handler:
         async def seen(request: web.Request) -> web.StreamResponse:
-            self.brain.client_seen()
+            if OBSERVER_HEADER not in request.headers:
+                self.brain.client_seen()
             return await handler(request)
 
         return seen
@@ -171,7 +183,7 @@ class Hub:
         return web.json_response({})
 
     async def post_keep(self, request: web.Request) -> web.Response:
-        self.brain.keep(float((await request.json())["seconds"]))
+        self.brain.keep(float((await request.json())["seconds"]), alone=OBSERVER_HEADER in request.headers)
         return web.json_response(self.brain.snapshot())
 
     async def post_stop(self, request: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from typing import Any
 from jupyter_aicluster.errors import AIClusterError, UsageError
 from jupyter_aicluster.jupyter.config import options
 from jupyter_aicluster.rundir import read_json
+from jupyter_aicluster.store import Record
 
 _POLL_S = 0.5
 
@@ -58,14 +59,31 @@ def _parser() -> argparse.ArgumentParser:
 
 def _list(arguments: argparse.Namespace) -> None:
     from jupyter_aicluster.cluster import Cluster
-    from jupyter_aicluster.jupyter.handlers import shown
     from jupyter_aicluster.jupyter.verbs import table
 
     records = Cluster.list(options=options())
     if arguments.json:
-        print("".join(json.dumps(shown(record)) + "\n" for record in records), end="")
+        print("".join(json.dumps(_as_json(record)) + "\n" for record in records), end="")
     else:
         print(table(records, time.time()) if records else "No clusters.")
+
+
+def _as_json(record: Record) -> dict[str, Any]:
+    """For scripts: no addresses, no tokens, no environment."""
+    status = record.status
+    return {
+        "uid": record.handle.uid,
+        "name": record.handle.name,
+        "backend": record.handle.backend,
+        "gpus": record.spec.gpus,
+        "nodes": record.nodes,
+        "simulated": record.simulated,
+        "state": str(status.state),
+        "attempt": status.attempt,
+        "created_s": record.created_s,
+        "reason": status.end.cause if status.end else status.observation.reason,
+        "ending": str(status.end.ending) if status.end else None,
+    }
 
 
 def _logs(arguments: argparse.Namespace) -> None:

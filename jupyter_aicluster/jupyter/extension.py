@@ -6,7 +6,7 @@ from typing import Any
 
 from jupyter_server.utils import url_path_join
 
-from jupyter_aicluster.jupyter.handlers import ClustersHandler
+from jupyter_aicluster.jupyter.handlers import ROUTES
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
@@ -14,5 +14,5 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    base = server.web_app.settings["base_url"]
-    server.web_app.add_handlers(".*$", [(url_path_join(base, "aicluster", "clusters"), ClustersHandler)])
+    base = url_path_join(server.web_app.settings["base_url"], "aicluster")
+    server.web_app.add_handlers(".*$", [(f"{base}/{route}", handler) for route, handler in ROUTES])
