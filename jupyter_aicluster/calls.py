@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,11 @@ finally:
 
 def pack_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[CellRequest, Path]:
     return _pack(_CALL, {"_aicluster_fn": fn, "_aicluster_args": args, "_aicluster_kwargs": dict(kwargs)}, fn)
+
+
+def pack_spmd(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], per: str) -> tuple[CellRequest, Path]:
+    request, path = pack_call(fn, args, kwargs)
+    return replace(request, outputs=(), spmd=per, gather=(RESULT,)), path
 
 
 def pack_map(fn: Callable[[Any], Any], items: Iterable[Any], gpus: float) -> tuple[CellRequest, Path]:
@@ -80,5 +86,7 @@ class Call:
             error = report.error or {}
             what = f"{error.get('ename', report.phase)}: {error.get('evalue', report.cause)}"
             raise CellFailed(what, evidence="\n".join(error.get("traceback", ())), hint="the traceback above is the cluster's")
+        if report.ranks:
+            return self._cluster.gathered(report)[RESULT]
         with self._cluster.value(self._run.cell_id).open("rb") as file:
             return payload.unpack(file)[RESULT]

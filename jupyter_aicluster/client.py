@@ -75,6 +75,10 @@ class HubClient:
     async def keep(self, seconds: float) -> dict[str, Any]:
         return await self._json("POST", "/v1/keep", {"seconds": seconds})
 
+    async def reset(self, session: str) -> None:
+        """Forget the variables of a session."""
+        await self._json("POST", "/v1/reset", {"session": session})
+
     async def stop(self) -> None:
         await self._json("POST", "/v1/stop")
 

@@ -12,18 +12,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from jupyter_aicluster.calls import Call, pack_call, pack_map
+from jupyter_aicluster.calls import Call, pack_call, pack_map, pack_spmd
 from jupyter_aicluster.cells import CellRun
 from jupyter_aicluster.client import HubClient
 from jupyter_aicluster.clusters import Clusters, Wish, clusters_of
-from jupyter_aicluster.errors import AIClusterError, ClusterEnded, HubUnreachable, UsageError
+from jupyter_aicluster.errors import AIClusterError, ClusterEnded, HubUnreachable, NotFound, UsageError
 from jupyter_aicluster.events import Event, Kind
 from jupyter_aicluster.follow import Follower
 from jupyter_aicluster.handle import Handle
 from jupyter_aicluster.loop import background
 from jupyter_aicluster.options import Options
+from jupyter_aicluster.payload import Stub, unpack
 from jupyter_aicluster.plan import Plan
-from jupyter_aicluster.protocol import CellRequest
+from jupyter_aicluster.protocol import CellReport, CellRequest
 from jupyter_aicluster.rundir import RunDir
 from jupyter_aicluster.spec import ClusterSpec
 from jupyter_aicluster.state import WORD_OF_HUB, End, Observation, State, Status, Word
@@ -231,6 +232,24 @@ class Cluster:
         """Hold the GPUs until nothing has run for so long."""
         self._hub(lambda hub: hub.keep(seconds))
 
+    def reset(self, session: str = "main") -> None:
+        """Fresh processes for a session's driver and ranks: their variables are gone. Raises `UsageError` while one of its cells runs."""
+        self._hub(lambda hub: hub.reset(session))
+
+    def gathered(self, report: CellReport) -> dict[str, Sequence[Any]]:
+        """Name → its values by rank, of a finished ``--spmd`` cell; a rank that has none left a `Stub`."""
+        ranks = []
+        for rank in range(report.ranks if report.gathered else 0):
+            try:
+                with self.value(f"{report.cell_id}.rank-{rank}").open("rb") as file:
+                    ranks.append(unpack(file, tolerant=True))
+            except NotFound:
+                ranks.append({})
+        return {
+            name: [found.get(name, Stub(name, "nothing", f"Rank {rank} has no such name.")) for rank, found in enumerate(ranks)]
+            for name in report.gathered
+        }
+
     def value(self, cell_id: str, to: Path | None = None) -> Path:
         """A file with the values of a cell run that is over: from storage when this machine sees it, else from the hub."""
         stored = self._run.values / cell_id
@@ -281,6 +300,16 @@ class Cluster:
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What ``fn(*args, **kwargs)`` returns on the cluster, in one process on node 0 from which Ray spreads work."""
         return self.submit(fn, *args, **kwargs).result()
+
+    def spmd(self, fn: Callable[..., Any], *args: Any, per: str = "gpu", **kwargs: Any) -> Sequence[Any]:
+        """What ``fn(*args, **kwargs)`` returns in each rank: one process per GPU, or ``per="node"``, all started together.
+
+        One that raises stops all; its exception is the `CellFailed`.
+        """
+        if per not in ("gpu", "node"):
+            raise UsageError(f"per={per!r}", hint='per="gpu" or per="node"')
+        result: Sequence[Any] = self._call(*pack_spmd(fn, args, kwargs, per)).result()
+        return result
 
     def map(self, fn: Callable[[Any], Any], items: Iterable[Any], *, gpus: float = 1) -> Sequence[Any]:
         """``[fn(item) for item in items]``, each as a Ray task with so many GPUs, spread over the cluster; in order."""

@@ -2,10 +2,12 @@
 
 Client  → hub   GET /v1/cluster · POST /v1/lease · POST /v1/cells · GET /v1/cells/{id} · POST /v1/cells/{id}/interrupt
                 GET /v1/values/{id} · POST /v1/files/{sha256} · GET /v1/events?since=A.S · GET /v1/logs/{node}/{stream}?from=
-                POST /v1/keep · POST /v1/stop
+                POST /v1/keep · POST /v1/reset · POST /v1/stop
 Node    → hub   POST /v1/nodes/{k}/beat → Orders · POST /v1/nodes/{k}/logs/{stream}?at=OFFSET
 Driver  → hub   GET /v1/drivers/{session}/orders (NDJSON stream of Order) · POST /v1/drivers/{session}/events
                 GET /v1/cells/{id}/request · GET /v1/files/{sha256} · PUT /v1/values/{id}
+Ranks of ``--spmd`` cells speak to the hub as drivers do, each under a name of its own; a rank's part of a gathered name is
+the value ``{cell id}.rank-K``.
 Every request carries ``Authorization: Bearer TOKEN`` or, where a proxy consumes that, the token alone in `TOKEN_HEADER`.
 """
 
@@ -81,11 +83,13 @@ class CellRequest(Message):
     after_failure_s: float = 600.0
     label: str = ""  # "In [7]"
     max_output_bytes: int = 256_000_000
+    spmd: str = ""  # "gpu" | "node": it runs once in each rank instead of in the session's driver
+    gather: tuple[str, ...] = ()  # with ``spmd``: names that come back as lists by rank
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         values: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        return cls(**values | {"outputs": tuple(values.get("outputs", ()))})
+        return cls(**values | {"outputs": tuple(values.get("outputs", ())), "gather": tuple(values.get("gather", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,9 @@ class CellReport(Message):
     value_bytes: int = 0
     error: Mapping[str, Any] | None = None  # {"ename", "evalue", "traceback": [lines with ANSI colours]}
     cause: str = ""  # for LOST
+    per: str = ""  # "gpu" | "node" where it runs in ranks
+    ranks: int = 0  # how many
+    gathered: tuple[str, ...] = ()  # names of which every rank has left its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +153,13 @@ class Beat(Message):
     ray_address: str = ""  # host:port of the GCS (node 0)
     dashboard: str = ""  # host:port (node 0)
     client_server: str = ""  # host:port for Ray Client (node 0)
+    rendezvous: str = ""  # host:port for the ranks' MASTER_ADDR and MASTER_PORT (node 0)
+    coordinator: str = ""  # host:port for JAX's coordinator in rank 0 (node 0)
     gpus: tuple[Mapping[str, Any], ...] = ()  # GpuInfo
     samples: tuple[Mapping[str, Any], ...] = ()  # GpuSample, newest
     drivers: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
-    )  # session → {"start", "state": "running"|"exited", "code"|"signal"}
+    )  # session or rank → {"start", "state": "running"|"exited", "code"|"signal"}
     leaving: str = ""  # why it will go (SIGTERM, preemption); empty: it stays
 
 
@@ -161,7 +170,8 @@ class Orders(Message):
     attempt: int
     ray: bool = False  # whether its raylet may run (staggered: the next one when the one before is up)
     ray_address: str = ""  # the GCS to join (nodes other than 0)
-    drivers: Mapping[str, int] = field(default_factory=dict)  # session → start number; another number = a fresh process
+    drivers: Mapping[str, int] = field(default_factory=dict)  # session or rank → start number; another number = a fresh process
+    ranks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of ``drivers``, those that are ranks → their environment
     stop: bool = False  # end everything and exit
 
 
@@ -169,6 +179,7 @@ class Order(StrEnum):
     """Lines of a driver's order stream: {"order", "cell_id", "n"}; ``n`` counts a cell's interrupts. The same may be said again."""
 
     RUN = "run"
+    HOLD = "hold"  # take all GPUs in Ray's books: the session's ranks are going to use them
     INTERRUPT = "interrupt"
     PULSE = "pulse"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from jupyter_aicluster.agent.gates import Gate, GateName, verdict
 from jupyter_aicluster.agent.lease import ENDING, Deadline, Facts, Why, cause, deadlines
+from jupyter_aicluster.agent.ranks import STOP_S, Rank, RankGroup, Ranks
 from jupyter_aicluster.agent.usage import Usage
 from jupyter_aicluster.events import Kind
 from jupyter_aicluster.protocol import SILENT_S, Beat, CellPhase, CellReport, CellRequest, Orders, RayState, Submission
@@ -25,6 +26,7 @@ _ENDING_OF = {  # of a cluster whose job's GPUs are not held after it
     CellPhase.LOST: (Ending.FAILED, "its job was lost"),
 }
 INTERRUPT_TWICE_S = 5.0  # a second interrupt so soon means that the first did not help
+_PER = {"gpu": "GPU", "node": "node"}
 Emit = Callable[[Kind, Mapping[str, Any]], None]
 
 
@@ -46,6 +48,7 @@ class Session:
     interrupts: int = 0  # of the running cell
     interrupted_s: float = -INTERRUPT_TWICE_S
     stillborn: int = 0  # processes in a row that ended before they were ready
+    holds: bool = False  # it has all GPUs in Ray's books, for its ranks
     cells: list[str] = field(default_factory=list)  # waiting or running, oldest first
 
 
@@ -59,6 +62,7 @@ class Brain:
         self.attempt = 1
         self.nodes: dict[int, Node] = {}
         self.sessions: dict[str, Session] = {}
+        self.ranks = Ranks(submission.nodes, submission.gpus_per_node)
         self.requests: dict[str, CellRequest] = {}
         self.reports: dict[str, CellReport] = {}
         self.end: End | None = None
@@ -109,9 +113,20 @@ class Brain:
             "deadlines": {str(d.what): d.at_s for d in self._deadlines()},
             "lease_s": self.submission.lease_s,
             "cells": {cell_id: report.to_json() for cell_id, report in self.reports.items()},
-            "sessions": {name: {"ready": s.ready, "start": s.start} for name, s in self.sessions.items()},
+            "sessions": {name: self._session_json(name, session) for name, session in self.sessions.items()},
             "end": self.end.to_json() if self.end else None,
         }
+
+    def _session_json(self, name: str, session: Session) -> dict[str, Any]:
+        """``ranks``: the start number of its ranks, which stays while they keep their variables; 0: none."""
+        group = self.ranks.groups.get(name)
+        return {"ready": session.ready, "start": session.start, "ranks": group.start if group else 0}
+
+    def start_of(self, name: str) -> int | None:
+        """Which process may speak for this session or rank; None: it is not known."""
+        if found := self.ranks.find(name):
+            return found[0].start
+        return self.sessions[name].start if name in self.sessions else None
 
     # ---- nodes
 
@@ -153,17 +168,25 @@ class Brain:
             self._look_ready()
         if beat.node == 0 and beat.attempt == self.attempt and not self.end:  # both may have changed above
             self._look_at_drivers(beat)
+        if beat.attempt == self.attempt and not self.end:
+            self._look_at_ranks(beat)
 
     def _orders(self, k: int) -> Orders:
         if self.end:
             return Orders(self.attempt, stop=True)
         head = self.nodes.get(0)
-        up = head is not None and head.joined
+        if head is None or not head.joined:
+            return Orders(self.attempt, ray=self._may_start(k))
+        self._form_ranks()
+        mine = list(self.ranks.all(node=k))
+        drivers = {name: session.start for name, session in self.sessions.items()} if k == 0 else {}
+        places = head.beat.rendezvous, head.beat.coordinator
         return Orders(
             attempt=self.attempt,
             ray=self._may_start(k),
-            ray_address=head.beat.ray_address if head and up else "",
-            drivers={name: session.start for name, session in self.sessions.items()} if k == 0 and up else {},
+            ray_address=head.beat.ray_address,
+            drivers=drivers | {rank.name: group.start for group, rank in mine},
+            ranks={rank.name: self.ranks.environment(group, rank, *places) for group, rank in mine},
         )
 
     def _may_start(self, k: int) -> bool:
@@ -198,13 +221,15 @@ class Brain:
                 self._driver_ended(name, session, seen.get("code"), seen.get("signal"))
 
     def _driver_ended(self, name: str, session: Session, code: int | None, signal: int | None) -> None:
-        """A job whose driver was killed (out of memory, a crash in native code) runs again, if it may, like one whose node fell."""
-        job = (self.submission.cell or {}).get("cell_id")
-        may = self.attempt <= self.submission.retries
-        if signal and may and job in session.cells and self.reports[job].phase == CellPhase.RUNNING:
+        if signal and self._job_again(session):
             self._fall(f"the driver was killed by signal {signal}")
         else:
-            self.driver_lost(name, f"killed by signal {signal}" if signal else f"exit code {code}")
+            self.driver_lost(name, _how(code, signal))
+
+    def _job_again(self, session: Session) -> bool:
+        """A job whose process was killed (out of memory, a crash in native code) runs again, if it may, like one whose node fell."""
+        job = (self.submission.cell or {}).get("cell_id")
+        return self.attempt <= self.submission.retries and job in session.cells and self.reports[job].phase == CellPhase.RUNNING
 
     # ---- sessions and cells
 
@@ -217,7 +242,8 @@ class Brain:
             return known
         self.requests[request.cell_id] = request
         self._session(request.session).cells.append(request.cell_id)
-        return self._report(CellReport(request.cell_id, CellPhase.WAITING, self.attempt, request.label))
+        ranks = self.ranks.count(request.spmd) if request.spmd else 0
+        return self._report(CellReport(request.cell_id, CellPhase.WAITING, self.attempt, request.label, per=request.spmd, ranks=ranks))
 
     def _report(self, report: CellReport) -> CellReport:
         self.reports[report.cell_id] = report
@@ -225,17 +251,28 @@ class Brain:
         return report
 
     def wanted_order(self, name: str) -> tuple[str, str, int] | None:
-        """What a connected driver should do: ("run", cell, 0), ("interrupt", cell, n-th) or None. A state, so it can be said again."""
-        session = self.sessions.get(name)
+        """What a connected driver or rank should do: ("run", cell, 0), ("interrupt", cell, n-th) or None. A state: it can be said again.
+
+        A driver whose next cell is for its ranks has to hold the GPUs: ("hold", cell, 0).
+        """
+        found = self.ranks.find(name)
+        session = self.sessions.get(found[0].session if found else name)
         if session is None or not session.cells or not self._ready or not session.ready or self.end:
             return None
         cell_id = session.cells[0]
+        per = self.requests[cell_id].spmd
+        if found is None and per:
+            return None if session.holds else ("hold", cell_id, 0)
+        if found and not (found[0].per == per and found[0].whole and session.holds and found[1].report is None):
+            return None
         if session.interrupts:
             return "interrupt", cell_id, session.interrupts
         return "run", cell_id, 0
 
     def driver_events(self, name: str, start: int, batch: int, events: list[Mapping[str, Any]]) -> bool:
-        """Take a driver's batch once; False for a process that is no longer the session's."""
+        """Take a driver's or rank's batch once; False for a process that is no longer the session's."""
+        if found := self.ranks.find(name):
+            return self._rank_events(*found, start, batch, events)
         session = self.sessions.get(name)
         if session is None or start != session.start:
             return False
@@ -246,6 +283,7 @@ class Brain:
             kind, data = str(event["k"]), event["d"]
             if kind == "driver":
                 session.ready, session.stillborn = True, 0
+                session.holds = session.holds or bool(data.get("holds"))
             elif kind == Kind.CELL:
                 self._cell_event(session, CellReport.from_json(data))
             elif kind in (Kind.OUTPUT, Kind.NOTICE):
@@ -301,7 +339,9 @@ class Brain:
         now = self._clock()
         session.interrupts += 1
         again, session.interrupted_s = now - session.interrupted_s < INTERRUPT_TWICE_S, now
-        if session.interrupts > 1 and again:
+        if session.interrupts > 1 and again and request.spmd:
+            self._end_ranks(request.session, "Interrupted twice: the ranks are ended. Their variables are gone.")
+        elif session.interrupts > 1 and again:
             self._emit(Kind.NOTICE, {"text": "Interrupted twice: the driver is ended. Its variables are gone.", "level": "warning"})
             self._replace_driver(request.session, CellPhase.INTERRUPTED, "it was interrupted twice and its process was ended")
 
@@ -325,11 +365,127 @@ class Brain:
             if report.phase == CellPhase.RUNNING:
                 self._report(replace(report, phase=phase, ended_s=self._clock(), cause=why))
                 self._cell_over(session, self.requests[cell_id], phase)
-        self._fresh_driver(session)
+        self._fresh_driver(name)
 
-    @staticmethod
-    def _fresh_driver(session: Session) -> None:
+    def _fresh_driver(self, name: str) -> None:
+        """Ranks go with the driver, which holds their GPUs."""
+        session = self.sessions[name]
         session.start, session.ready, session.batch, session.interrupts = session.start + 1, False, 0, 0
+        session.holds = False
+        self.ranks.drop(name)
+
+    def reset(self, name: str) -> bool:
+        """Fresh processes for a session, so that all its variables are gone; False, and nothing happens, while one of its cells runs."""
+        if name in self.sessions:
+            if any(self.reports[cell_id].phase == CellPhase.RUNNING for cell_id in self.sessions[name].cells):
+                return False
+            self._fresh_driver(name)
+        return True
+
+    # ---- ranks
+
+    def _form_ranks(self) -> None:
+        """Ranks for every session whose next cell is for them; those of earlier cells go on, if they are as many as it wants."""
+        for name, session in self.sessions.items():
+            per = self.requests[session.cells[0]].spmd if session.cells else ""
+            if per:
+                before = self.ranks.groups.get(name)
+                if self.ranks.form(name, per) is not before and before is not None:
+                    text = f"The ranks per {before.per} are ended, with their variables: this cell runs once per {_PER[per]}"
+                    self._emit(Kind.NOTICE, {"text": text, "level": "warning"})
+
+    def _rank_events(self, group: RankGroup, rank: Rank, start: int, batch: int, events: list[Mapping[str, Any]]) -> bool:
+        """As `driver_events`. Rank 0's output is the cell's; of the others the log has it, and what their last words were."""
+        if start != group.start:
+            return False
+        if batch <= rank.batch:
+            return True
+        rank.batch = batch
+        for event in events:
+            kind, data = str(event["k"]), event["d"]
+            if kind == "driver":
+                rank.ready = True
+            elif kind == Kind.CELL:
+                self._rank_cell(group, rank, CellReport.from_json(data))
+            elif kind in (Kind.OUTPUT, Kind.NOTICE) and rank.number == 0:
+                self._emit(Kind(kind), data)
+            elif kind == Kind.OUTPUT:
+                rank.words.append(data)
+        return True
+
+    def _rank_cell(self, group: RankGroup, rank: Rank, said: CellReport) -> None:
+        known, session = self.reports.get(said.cell_id), self.sessions[group.session]
+        if known is None or session.cells[:1] != [said.cell_id]:
+            return  # of a cell that is over
+        now, phase = self._clock(), CellPhase(said.phase)
+        if not phase.over:
+            if known.phase == CellPhase.WAITING:
+                self._report(replace(known, phase=CellPhase.RUNNING, attempt=self.attempt, started_s=now))
+            return
+        rank.report = said
+        if phase is not CellPhase.DONE and group.first is None:
+            group.first, group.stop_by_s = rank.number, now + STOP_S
+            session.interrupts = max(1, session.interrupts)
+            for words in rank.words:
+                self._emit(Kind.OUTPUT, words)
+        if group.over:
+            self._ranks_over(group)
+
+    def _ranks_over(self, group: RankGroup) -> None:
+        session = self.sessions[group.session]
+        report = group.outcome(self.reports[session.cells[0]], self._clock())
+        group.rest()
+        self._report(report)
+        self._cell_over(session, self.requests[report.cell_id], CellPhase(report.phase))
+
+    def _end_ranks(self, name: str, why: str) -> None:
+        """End the processes of the session's ranks and with them the running cell; what the first to fail said is its outcome."""
+        group = self.ranks.groups[name]
+        self.ranks.drop(name)
+        self._emit(Kind.NOTICE, {"text": why, "level": "warning"})
+        self._ranks_over(group)
+
+    def _look_at_ranks(self, beat: Beat) -> None:
+        for group, rank in self.ranks.all(node=beat.node):
+            seen = beat.drivers.get(rank.name)
+            if (
+                seen
+                and seen.get("start") == group.start
+                and seen.get("state") == "exited"
+                and self.ranks.groups.get(group.session) is group
+            ):
+                self._rank_ended(group, rank, seen.get("code"), seen.get("signal"))
+
+    def _rank_ended(self, group: RankGroup, rank: Rank, code: int | None, signal: int | None) -> None:
+        """A process among the ranks is gone: all stop. What runs is lost, unless another rank had failed before."""
+        session, why = self.sessions[group.session], f"rank {rank.number} ended ({_how(code, signal)})"
+        cell_id = session.cells[0] if session.cells and self.requests[session.cells[0]].spmd else None
+        running = cell_id is not None and self.reports[cell_id].phase == CellPhase.RUNNING
+        tail = self._tail(rank.node, rank.stream(group.start))
+        if signal and running and self._job_again(session):
+            self._fall(why, tail)
+            return
+        if running and group.first is not None:
+            self._end_ranks(group.session, f"{why}: all ranks are ended, their variables are gone")
+            return
+        self.ranks.drop(group.session)
+        session.stillborn += not rank.ready
+        if cell_id is not None and (running or session.stillborn >= MOST_STILLBORN):
+            session.stillborn = 0
+            if tail:
+                text = f"rank {rank.number}, the end of its log:\n{tail}\n"
+                self._emit(Kind.OUTPUT, {"cell_id": cell_id, "output": {"output_type": "stream", "name": "stderr", "text": text}})
+            self._report(replace(self.reports[cell_id], phase=CellPhase.LOST, ended_s=self._clock(), cause=why))
+            self._cell_over(session, self.requests[cell_id], CellPhase.LOST)
+        elif rank.ready:
+            self._emit(Kind.NOTICE, {"text": f"{why}: all ranks are ended, their variables are gone", "level": "warning"})
+
+    def _stop_slow_ranks(self, now: float) -> None:
+        for name, group in tuple(self.ranks.groups.items()):
+            if group.stop_by_s is not None and now >= group.stop_by_s:
+                slow = [str(rank.number) for rank in group.ranks if rank.report is None]
+                which = f"rank {slow[0]} does" if len(slow) == 1 else f"ranks {', '.join(slow)} do"
+                self._end_ranks(name, f"{which} not stop: all ranks are ended, their variables are gone".capitalize())
 
     def _active(self) -> bool:
         return any(session.cells for session in self.sessions.values())
@@ -363,6 +519,9 @@ class Brain:
             return
         if not self._ready:
             self._look_at_gates(now)
+            return
+        self._stop_slow_ranks(now)
+        if self.end:
             return
         facts = self._facts()
         for deadline in deadlines(facts):
@@ -433,7 +592,7 @@ class Brain:
         self._gates = self._new_gates()
         self._emit(Kind.STATE, {"state": State.STARTING, "attempt": self.attempt, "cause": why, "evidence": evidence})
         job = (self.submission.cell or {}).get("cell_id")
-        for session in self.sessions.values():
+        for name, session in self.sessions.items():
             for cell_id in list(session.cells):
                 report = self.reports[cell_id]
                 if report.phase != CellPhase.RUNNING:
@@ -443,7 +602,7 @@ class Brain:
                 else:
                     self._report(replace(report, phase=CellPhase.LOST, ended_s=self._clock(), cause=why))
                     session.cells.remove(cell_id)
-            self._fresh_driver(session)
+            self._fresh_driver(name)
 
     def finish(self, ending: Ending, why: str, evidence: str = "") -> None:
         """Give everything back, once; the first cause stands."""
@@ -469,3 +628,7 @@ class Brain:
             session.cells.clear()
         held = "" if self.joined_s is None else f" after {format_duration(now - self.joined_s)}"
         self._emit(Kind.STATE, {"state": State.ENDING, "attempt": self.attempt, "cause": f"{why}{held}"})
+
+
+def _how(code: int | None, signal: int | None) -> str:
+    return f"killed by signal {signal}" if signal else f"exit code {code}"

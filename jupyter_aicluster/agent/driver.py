@@ -1,5 +1,7 @@
 """A session's driver: one warm process on node 0, connected to Ray, that runs the session's cells one after another.
 
+A rank of its ``--spmd`` cells is the same kind of process, on any node and without a connection to Ray.
+
 Cells run in the main thread, so that an interrupt reaches their code; the hub is talked to in a thread of its own.
 """
 
@@ -34,16 +36,38 @@ from jupyter_aicluster.rundir import RunDir, read_json
 from jupyter_aicluster.tls import pinned_context
 
 _log = logging.getLogger(__name__)
+_HOLD = ""  # among the cells to run: take the GPUs in Ray's books
+_NOTHING = payload.Packed(0, "", ())
+_LAST_WORDS = 4000  # characters of stderr that a failing rank shows
+
+
+class LastWords:
+    """The end of what a rank's cell wrote to stderr: all that is shown of it, and only where it fails."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def hear(self, cell_id: str, output: Mapping[str, Any]) -> None:
+        if output.get("name") == "stderr":
+            self._text = (self._text + str(output["text"]))[-_LAST_WORDS:]
+
+    def take(self) -> str:
+        text, self._text = self._text, ""
+        return text
 
 
 class Driver:
-    """``shell`` and ``ray`` may come later than the first orders: cells wait for them."""
+    """``shell`` and ``ray`` may come later than the first orders: cells wait for them.
 
-    def __init__(self, run: RunDir, link: DriverLink, outputs: Outputs) -> None:
+    ``rank``: which one this process is; ``words``: what it wrote to stderr, where its output is not the cell's.
+    """
+
+    def __init__(self, run: RunDir, link: DriverLink, outputs: Outputs, rank: int | None = None, words: LastWords | None = None) -> None:
         self._run = run
         self._submission = Submission.from_json(read_json(run.submission) or {})
         self._link = link
         self._outputs = outputs
+        self._rank, self._words = rank, words
         self._cells: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._seen: set[str] = set()
         self._guard = threading.Lock()
@@ -54,20 +78,47 @@ class Driver:
 
     def order(self, order: Mapping[str, Any]) -> None:
         """An order of the hub, which may say the same again. Called in the link's thread."""
-        cell_id = str(order.get("cell_id", ""))
-        if order.get("order") == Order.RUN and cell_id not in self._seen:
-            self._seen.add(cell_id)
-            self._cells.put(cell_id)
-        elif order.get("order") == Order.INTERRUPT and int(order.get("n", 1)) > self._interrupted.get(cell_id, 0):
+        what, cell_id = order.get("order"), str(order.get("cell_id", ""))
+        if what == Order.INTERRUPT and int(order.get("n", 1)) > self._interrupted.get(cell_id, 0):
             with self._guard:
                 self._interrupted[cell_id] = int(order.get("n", 1))
                 if cell_id == self._running:
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if what in (Order.RUN, Order.INTERRUPT) and cell_id not in self._seen:  # interrupted before it began here: it still has to end
+            self._seen.add(cell_id)
+            self._cells.put(cell_id)
+        elif what == Order.HOLD:
+            self._cells.put(_HOLD)
 
     def serve(self, main: Mapping[str, Any], shell: Shell, ray: RaySide | None) -> None:
         """Run cells for ever, in the main thread."""
         while True:
-            self._cell(self._cells.get(), main, shell, ray)
+            cell_id = self._cells.get()
+            if cell_id == _HOLD:
+                self._hold(ray)
+            else:
+                self._cell(cell_id, main, shell, ray)
+
+    def _hold(self, ray: RaySide | None) -> None:
+        """Take the GPUs for the ranks in Ray's books, which may have to wait for tasks and actors of earlier cells; the hub is told."""
+
+        def held() -> None:
+            self._link.post("driver", {"ready": True, "holds": True})
+
+        if ray is None:
+            held()
+        else:
+            self._look_whole(ray)
+            ray.hold_gpus(self._submission.nodes, self._submission.gpus_per_node, held, self._warn)
+
+    def _look_whole(self, ray: RaySide) -> None:
+        if not self._whole:
+            self._whole = True
+            if differs := ray.wait_whole(self._submission.nodes, self._submission.nodes * self._submission.gpus_per_node):
+                self._warn(differs)
+
+    def _warn(self, text: str) -> None:
+        self._link.post(Kind.NOTICE, {"text": text, "level": "warning"})
 
     def _cell(self, cell_id: str, main: Mapping[str, Any], shell: Shell, ray: RaySide | None) -> None:
         try:
@@ -76,26 +127,30 @@ class Driver:
             _log.error("cell %s: %s", cell_id, error)
             return
         self._link.post(Kind.CELL, CellReport(cell_id, CellPhase.RUNNING, label=request.label).to_json())
-        if ray is not None and not self._whole:
-            self._whole = True
-            if differs := ray.wait_whole(self._submission.nodes, self._submission.nodes * self._submission.gpus_per_node):
-                self._link.post(Kind.NOTICE, {"text": differs, "level": "warning"})
+        if ray is not None:
+            ray.give_up_waiting()
+            self._look_whole(ray)
         namespace = sys.modules["__main__"].__dict__
         try:
             self._environment(cell_id)
             self._load_inputs(request, namespace)
         except (AIClusterError, OSError) as error:  # OSError: no room
-            self._report(request, Outcome(error, str(error).splitlines()), payload.Packed(0, "", ()))
+            self._report(request, Outcome(error, str(error).splitlines()))
             return
-        before = Before.look(request.outputs, namespace)
+        back = tuple(name for name in request.outputs if name not in request.gather) if not self._rank else ()
+        before = Before.look(back, namespace)
         self._outputs.begin(cell_id)
         began_s = time.time()
         outcome = self._execute(request, shell)
         if isinstance(outcome.exception, KeyboardInterrupt) and ray is not None:
             ray.stop_work(began_s)
         self._outputs.end()
-        changed = before.changed(request.outputs, namespace, () if outcome.failed else _assigned(shell, request.code))
-        self._report(request, outcome, self._send_values(request, changed))
+        changed = before.changed(back, namespace, () if outcome.failed else _assigned(shell, request.code))
+        gathered = {} if outcome.failed else {name: namespace[name] for name in request.gather if name in namespace}
+        if self._words is not None and (text := self._words.take()) and outcome.failed:
+            self._link.post(Kind.OUTPUT, {"cell_id": cell_id, "output": {"output_type": "stream", "name": "stderr", "text": text}})
+        packed = self._send_values(request, changed, cell_id)
+        self._report(request, outcome, packed, self._send_values(request, gathered, f"{cell_id}.rank-{self._rank}"))
 
     def _execute(self, request: CellRequest, shell: Shell) -> Outcome:
         number = re.search(r"\d+", request.label)
@@ -136,21 +191,23 @@ class Driver:
             with path.open("rb") as file:
                 namespace.update(payload.unpack(file))
 
-    def _send_values(self, request: CellRequest, values: Mapping[str, Any]) -> payload.Packed:
+    def _send_values(self, request: CellRequest, values: Mapping[str, Any], to: str) -> payload.Packed:
         if not values:
-            return payload.Packed(0, "", ())
+            return _NOTHING
         try:
             with tempfile.NamedTemporaryFile(prefix="values-", dir=os.environ.get("AICLUSTER_SCRATCH")) as file:
                 packed = payload.pack_outputs(values, file, request.max_output_bytes)
                 file.flush()
-                self._link.upload_values(request.cell_id, Path(file.name))
+                self._link.upload_values(to, Path(file.name))
         except (OSError, RefusedError) as error:
             text = f"{', '.join(values)} stayed on the cluster, where they still are: there is no room for them ({error})"
-            self._link.post(Kind.NOTICE, {"text": text, "level": "warning"})
-            return payload.Packed(0, "", ())
+            self._warn(text)
+            return _NOTHING
         return packed
 
-    def _report(self, request: CellRequest, outcome: Outcome, packed: payload.Packed) -> None:
+    def _report(
+        self, request: CellRequest, outcome: Outcome, packed: payload.Packed = _NOTHING, gathered: payload.Packed = _NOTHING
+    ) -> None:
         phase = CellPhase.DONE
         if outcome.failed:
             stopped = isinstance(outcome.exception, KeyboardInterrupt) and request.cell_id in self._interrupted
@@ -160,7 +217,8 @@ class Driver:
             phase,
             label=request.label,
             names=packed.names + packed.stubs,
-            value_bytes=packed.size_bytes,
+            gathered=gathered.names + gathered.stubs,
+            value_bytes=packed.size_bytes + gathered.size_bytes,
             error=outcome.error() if outcome.failed else None,
         )
         self._link.post(Kind.CELL, report.to_json())
@@ -189,6 +247,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="driver")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--session", required=True)
+    parser.add_argument("--rank", type=int)
     parser.add_argument("--start", type=int, default=int(os.environ.get("AICLUSTER_DRIVER_START", "1")))
     options = parser.parse_args(argv)
 
@@ -202,13 +261,16 @@ def main(argv: list[str] | None = None) -> None:
     url = os.environ.get("AICLUSTER_HUB") or _hub_url(run)
     tls = pinned_context(run.hub_cert) if url.startswith("https:") else None
     link = DriverLink(url, options.session, options.start, run.hub_token.read_text().strip(), tls)
-    outputs = Outputs(lambda cell_id, output: link.post(Kind.OUTPUT, {"cell_id": cell_id, "output": output}), log)
-    job._reporter = lambda text: link.post(Kind.NOTICE, {"text": text, "level": "info"})
-    driver = Driver(run, link, outputs)
+    words = LastWords() if options.rank else None  # rank 0 speaks for all
+    emit = words.hear if words else lambda cell_id, output: link.post(Kind.OUTPUT, {"cell_id": cell_id, "output": output})
+    outputs = Outputs(emit, log)
+    if words is None:
+        job._reporter = lambda text: link.post(Kind.NOTICE, {"text": text, "level": "info"})
+    driver = Driver(run, link, outputs, options.rank, words)
     outputs.capture()
     install_streams(Stream(outputs, "stdout"), Stream(outputs, "stderr"))
     link.start(driver.order)
-    ray = RaySide.connect() if "RAY_ADDRESS" in os.environ else None
+    ray = RaySide.connect() if "RAY_ADDRESS" in os.environ and options.rank is None else None
     link.post("driver", {"ready": True})
     module = fresh_main()
     shell = make_shell(module, outputs)

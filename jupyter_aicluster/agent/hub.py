@@ -109,6 +109,7 @@ class Hub:
                 web.get("/v1/logs", client(self.get_streams)),
                 web.get("/v1/logs/{node:\\d+}/{stream}", client(self.get_log)),
                 web.post("/v1/keep", client(self.post_keep)),
+                web.post("/v1/reset", client(self.post_reset)),
                 web.post("/v1/stop", client(self.post_stop)),
                 web.post(f"{node}/beat", self.post_beat),
                 web.post(f"{node}/logs/{{stream}}", self.post_log),
@@ -186,6 +187,12 @@ class Hub:
         self.brain.keep(float((await request.json())["seconds"]), alone=OBSERVER_HEADER in request.headers)
         return web.json_response(self.brain.snapshot())
 
+    async def post_reset(self, request: web.Request) -> web.Response:
+        if not self.brain.reset(str((await request.json())["session"])):
+            return _error(422, "a cell of this notebook runs there", "interrupt it first: %gpujob interrupt")
+        self.streams.wake()
+        return web.json_response({})
+
     async def post_stop(self, request: web.Request) -> web.Response:
         self.brain.finish(Ending.STOPPED, "stopped by its user")
         return web.json_response({})
@@ -245,7 +252,10 @@ class Hub:
 
     async def post_beat(self, request: web.Request) -> web.Response:
         beat = Beat.from_json(await request.json())
-        return web.json_response(self.brain.beat(beat).to_json())
+        orders = self.brain.beat(beat).to_json()
+        if self.brain.ranks.groups:
+            self.streams.wake()  # a rank that has ended changes what the others should do
+        return web.json_response(orders)
 
     async def post_log(self, request: web.Request) -> web.Response:
         attempt, node, stream = _count(request, "attempt", 1), int(request.match_info["node"]), request.match_info["stream"]
@@ -276,8 +286,7 @@ class Hub:
         said: tuple[str, str, int] | None = None
         try:
             while not self.over.is_set():
-                known = self.brain.sessions.get(session)
-                if known is None or known.start != start:
+                if self.brain.start_of(session) != start:
                     break  # no longer this session's process
                 wanted = self.brain.wanted_order(session)
                 if wanted and wanted != said:

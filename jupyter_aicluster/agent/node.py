@@ -1,4 +1,4 @@
-"""The node program: one on every node, the parent of ``ray start`` and of drivers there, the same on all backends.
+"""The node program: one on every node, the parent of ``ray start`` and of drivers and ranks there, the same on all backends.
 
 It lives outside Ray, so it still works when Ray does not. Every heartbeat's answer carries what the hub wants; a
 separate task makes it so, because stopping Ray takes longer than a heartbeat.
@@ -100,6 +100,8 @@ class NodeProgram:
             ray_address=self.ray.address,
             dashboard=self.ray.dashboard,
             client_server=self.ray.client_server,
+            rendezvous=self.ray.rendezvous,
+            coordinator=self.ray.coordinator,
             gpus=tuple(info.to_json() for info in self.gpus.infos()),
             samples=tuple(sample.to_json() for sample in self._samples),
             drivers=self.drivers.status(),
@@ -142,7 +144,8 @@ class NodeProgram:
             if orders.ray:
                 self.ray.start(orders.ray_address, self.attempt)
             self.ray.look()
-            self.drivers.apply(orders.drivers if self.ray.state == RayState.UP else {}, self.ray.address, self.attempt)
+            up = self.ray.state == RayState.UP
+            self.drivers.apply(orders.drivers if up else {}, self.ray.address or orders.ray_address, self.attempt, orders.ranks)
             now = (RayState(self.ray.state), repr(self.drivers.status()))
             if now != said:  # news do not wait for the next beat
                 said = now

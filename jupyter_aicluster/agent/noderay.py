@@ -42,7 +42,7 @@ class NodeRay:
         self._looked_s = 0.0
         self.state: str = RayState.ABSENT
         self.error = ""
-        self.address = self.dashboard = self.client_server = ""
+        self.address = self.dashboard = self.client_server = self.rendezvous = self.coordinator = ""
 
     def start(self, gcs_address: str, attempt: int) -> None:
         """Start once; said again, nothing happens."""
@@ -102,6 +102,8 @@ class NodeRay:
             self.address = f"{self._ip}:{self._ports['gcs']}"
             self.dashboard = f"127.0.0.1:{self._ports['dashboard']}"
             self.client_server = f"{self._ip}:{self._ports['client_server']}"
+            self.rendezvous = f"{self._ip}:{self._ports['rendezvous']}"
+            self.coordinator = f"{self._ip}:{self._ports['coordinator']}"
         self.state = state
 
     def follow_workers(self, now: bool = False) -> None:
@@ -114,14 +116,21 @@ class NodeRay:
                 self._tailer.follow(f"worker-{match[1]}.{match[2]}", path)
 
     def _sharers(self) -> int:
-        """Nodes of this cluster on this machine."""
-        return self._submission.nodes if self._submission.backend == "local" else 1
+        return _sharers(self._submission)
 
     def _cpus(self) -> int:
         """Ray's logical CPUs: as asked, else our share of what this process may use; one a GPU at least, so that all can be used."""
-        asked = self._submission.cluster_spec.cpus_per_node
-        share = len(os.sched_getaffinity(0)) // self._sharers()
-        return asked or max(share, self._submission.gpus_per_node)
+        return self._submission.cluster_spec.cpus_per_node or max(cpu_share(self._submission), self._submission.gpus_per_node)
+
+
+def _sharers(submission: Submission) -> int:
+    """Nodes of this cluster on this machine."""
+    return submission.nodes if submission.backend == "local" else 1
+
+
+def cpu_share(submission: Submission) -> int:
+    """CPUs of one node: as asked, else its share of what this process may use."""
+    return submission.cluster_spec.cpus_per_node or len(os.sched_getaffinity(0)) // _sharers(submission)
 
 
 def own_address(peer: str) -> str:

@@ -1,4 +1,4 @@
-"""Ports for Ray that nothing else will take between finding and using them.
+"""Ports for Ray and for ranks that nothing else will take between finding and using them.
 
 Ray's components each want a port, and on a shared machine any port found free a moment ago may be gone. So a node
 program claims a *block*: it binds the block's first port for as long as it lives. Whoever else runs this code, under
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jupyter_aicluster.errors import AIClusterError
 
-COMPONENTS = (
+RAYS = (
     "gcs",
     "dashboard",
     "client_server",
@@ -26,6 +26,11 @@ COMPONENTS = (
     "dashboard_agent_grpc",
     "runtime_env_agent",
     "metrics",
+)
+COMPONENTS = (
+    *RAYS,
+    "rendezvous",  # of ranks: torch.distributed's store
+    "coordinator",  # of ranks: JAX's
 )
 _SIZE = 16
 _LOWEST = 20_000  # above Ray's own default worker range (10002-19999), which other people's Rays use

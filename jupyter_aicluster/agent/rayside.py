@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 SOFT_S = 2.0
 WHOLE_S = 10.0
 _FIRST_RESULT = (1).to_bytes(4, "little")  # a task's id followed by this is its first result's
+_PATIENCE_S = 5.0  # how long the ranks' GPUs may be held by others before a word is said
 _NO_ACTOR = b"\xff" * 12  # in the id of a task that no actor runs
 _log = logging.getLogger(__name__)
 
@@ -19,6 +22,8 @@ class RaySide:
 
     def __init__(self, ray: Any, context: Any) -> None:
         self._ray = ray
+        self._waiting: threading.Event | None = None  # set: do not wait for the ranks' GPUs any longer
+        self._held: Any = None
         ray.init = lambda *args, **kwargs: context
         ray.shutdown = lambda *args, **kwargs: None
 
@@ -54,6 +59,50 @@ class RaySide:
             if time.monotonic() > deadline:
                 return f"Ray counts {have['gpus']} GPUs on {have['nodes']} nodes; {gpus} on {nodes} were granted"
             time.sleep(0.02)
+
+    def hold_gpus(self, nodes: int, gpus_per_node: int, held: Callable[[], None], say: Callable[[str], None]) -> None:
+        """Take all GPUs in Ray's books, for as long as this process lives, and call ``held``. Does not block.
+
+        Tasks and actors that have them are waited for; ``say`` is told who they are.
+        """
+        if self._held is not None:
+            held()
+            return
+        self.give_up_waiting()
+        self._waiting = threading.Event()
+        arguments = (nodes, gpus_per_node, self._waiting, held, say)
+        threading.Thread(target=self._hold, args=arguments, name="hold-gpus", daemon=True).start()
+
+    def give_up_waiting(self) -> None:
+        """Another cell runs now: GPUs that Ray has not given yet are not asked for any longer."""
+        if self._waiting is not None:
+            self._waiting.set()
+            self._waiting = None
+
+    def _hold(
+        self, nodes: int, gpus_per_node: int, given_up: threading.Event, held: Callable[[], None], say: Callable[[str], None]
+    ) -> None:
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        bundles = [{"GPU": float(gpus_per_node), f"aicluster_node_{node}": 0.001} for node in range(nodes)]
+        group = placement_group(bundles, strategy="STRICT_SPREAD", name="ranks of --spmd cells")
+        began, told = time.monotonic(), False
+        while not group.wait(timeout_seconds=0.5):
+            if given_up.is_set():
+                remove_placement_group(group)
+                return
+            if not told and time.monotonic() - began > _PATIENCE_S:
+                told = True
+                say(self._who_holds(nodes * gpus_per_node))
+        self._held = group
+        held()
+
+    def _who_holds(self, gpus: int) -> str:
+        free = self._ray.available_resources().get("GPU", 0)
+        actors = [actor for actor in self._ray._private.state.actors().values() if actor["State"] == "ALIVE"]
+        names = sorted({actor["Name"] or actor["ActorClassName"] for actor in actors})
+        who = f"actors alive: {', '.join(names)}" if names else "tasks or the ranks of another notebook"
+        return f"--spmd waits for its GPUs: {free:.0f} of {gpus} are free in Ray's books ({who})"
 
     def stop_work(self, since_s: float) -> None:
         """Cancel the unfinished tasks that this process started, and kill the unnamed actors it made after ``since_s`` (Unix time).

@@ -1,4 +1,4 @@
-"""Drivers of this node: processes that should run, and how those that ended did."""
+"""Drivers and ranks of this node: processes that should run, and how those that ended did."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jupyter_aicluster import procs
+from jupyter_aicluster.agent.gpus import visible_entries
 from jupyter_aicluster.agent.logs import Tailer
+from jupyter_aicluster.agent.noderay import cpu_share
 from jupyter_aicluster.agent.raystart import environment
 from jupyter_aicluster.protocol import Submission
-from jupyter_aicluster.rundir import RunDir
+from jupyter_aicluster.rundir import RunDir, write_private
 
+_NO_RANKS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 GRACE_S = 1.0  # between SIGTERM and SIGKILL when nothing of the driver is wanted any more
 
 
@@ -26,6 +30,7 @@ GRACE_S = 1.0  # between SIGTERM and SIGKILL when nothing of the driver is wante
 class _Driver:
     start: int
     process: subprocess.Popen[bytes] | None  # None: it could not even be started
+    rank: bool = False
 
     def code(self) -> int | None:
         return 127 if self.process is None else self.process.poll()
@@ -36,18 +41,27 @@ class Drivers:
         self._run, self._submission, self._temp, self._tailer = run, submission, temp, tailer
         self._running: dict[str, _Driver] = {}
 
-    def apply(self, wanted: Mapping[str, int], ray_address: str, attempt: int) -> None:
-        """One process per wanted session, of the wanted start; others are killed. Never blocks."""
+    def apply(self, wanted: Mapping[str, int], ray_address: str, attempt: int, ranks: Mapping[str, Mapping[str, str]] = _NO_RANKS) -> None:
+        """One process per wanted session or rank, of the wanted start; others are killed. Never blocks.
+
+        ``ranks``: the environment of those that are ranks.
+        """
         for session, driver in list(self._running.items()):
-            if wanted.get(session) != driver.start and driver.process and driver.code() is None:
+            if wanted.get(session) == driver.start:
+                continue
+            if driver.process and driver.code() is None:
                 driver.process.kill()
+            elif session not in wanted:
+                self._kill_rest(session, driver.start)
+                del self._running[session]
         for session, start in wanted.items():
             known = self._running.get(session)
             if known and (known.start == start or known.code() is None):
                 continue
             if known:
                 self._kill_rest(session, known.start)
-            self._running[session] = _Driver(start, self._try(session, start, ray_address, attempt))
+            env = ranks.get(session)
+            self._running[session] = _Driver(start, self._try(session, start, ray_address, attempt, env), env is not None)
 
     def status(self) -> dict[str, dict[str, Any]]:
         """What a Beat says of each session."""
@@ -60,7 +74,8 @@ class Drivers:
         return said
 
     def pids(self) -> list[int]:
-        return [process.pid for process in self._living()]
+        """Of drivers: ranks say themselves which simulated GPUs are theirs."""
+        return [driver.process.pid for driver in self._running.values() if driver.process and driver.code() is None and not driver.rank]
 
     async def stop(self) -> None:
         """End all of them: SIGTERM, then SIGKILL."""
@@ -85,18 +100,27 @@ class Drivers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _try(self, session: str, start: int, ray_address: str, attempt: int) -> subprocess.Popen[bytes] | None:
+    def _try(
+        self, session: str, start: int, ray_address: str, attempt: int, rank: Mapping[str, str] | None
+    ) -> subprocess.Popen[bytes] | None:
         log = self._temp / f"driver-{session}-{start}.log"
-        self._tailer.follow(f"driver-{session}" if start == 1 else f"driver-{session}-{start}", log)
+        stream = f"driver-{session}" if rank is None else f"rank-{rank['RANK']}"
+        self._tailer.follow(stream if start == 1 else f"{stream}-{start}", log)
         try:
-            return self._spawn(session, start, ray_address, attempt, log)
+            return self._spawn(session, start, ray_address, attempt, log, rank)
         except OSError as error:  # its folder is gone, no memory, ...: the hub ends a cluster whose driver fails again and again
             with suppress(OSError):
-                log.write_text(f"the driver could not be started in {self._submission.working_dir}: {error}\n")
+                what = "driver" if rank is None else "rank"
+                log.write_text(f"the {what} could not be started in {self._submission.working_dir}: {error}\n")
             return None
 
-    def _spawn(self, session: str, start: int, ray_address: str, attempt: int, log: Path) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, session: str, start: int, ray_address: str, attempt: int, log: Path, rank: Mapping[str, str] | None
+    ) -> subprocess.Popen[bytes]:
         env = environment(os.environ, self._run.ray_token, [ray_address.rpartition(":")[0]], dict(self._submission.cluster_spec.env))
+        if rank is not None:
+            threads = max(1, cpu_share(self._submission) // int(rank["LOCAL_WORLD_SIZE"]))
+            env = {"OMP_NUM_THREADS": str(threads), "JAX_CHECK_PROXY_ENVS": "0"} | env | dict(rank)  # no_proxy is set: JAX need not warn
         env |= {
             "RAY_ADDRESS": ray_address,
             **_marks(session, start),
@@ -106,8 +130,10 @@ class Drivers:
         }
         # -P: a json.py of the notebook's folder must not shadow ours; the driver puts the folder on the path for the cells.
         command = [sys.executable, "-P", "-m", "jupyter_aicluster.agent.driver", "--run", str(self._run.path), "--session", session]
+        if rank is not None:
+            command += ["--rank", rank["RANK"]]
         with log.open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 env=env,
                 cwd=self._submission.working_dir,
@@ -117,6 +143,12 @@ class Drivers:
                 start_new_session=True,
                 preexec_fn=_default_interrupt,
             )
+        if rank is not None and self._submission.simulated:
+            slots, local = visible_entries(), int(rank["LOCAL_RANK"])
+            mine = slots if rank["LOCAL_WORLD_SIZE"] == "1" else slots[local : local + 1]
+            with suppress(OSError):
+                write_private(self._temp / "holders" / str(process.pid), ",".join(mine).encode())
+        return process
 
 
 def _marks(session: str, start: int) -> dict[str, str]:

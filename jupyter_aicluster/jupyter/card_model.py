@@ -88,7 +88,7 @@ class CardModel(Heard):
             return "Giving the GPUs back"
         if self.running:
             busy = self.nodes.busy()
-            return "Running as one process" + (f" · {busy[0]}/{busy[1]} GPUs busy" if busy else "")
+            return f"Running {self._as()}" + (f" · {busy[0]}/{busy[1]} GPUs busy" if busy else "")
         if self.phase is CellPhase.WAITING:
             return f"{self._gpus} ready · the cell is about to run"
         return f"Ready{again} · {self._gpus} held"
@@ -171,6 +171,12 @@ class CardModel(Heard):
     @property
     def _gpus(self) -> str:
         return f"{self.gpus} {'simulated ' if self.nodes.simulated else ''}GPU{'s' if self.gpus != 1 else ''}"
+
+    def _as(self) -> str:
+        if self.report is None or not self.report.ranks:
+            return "as one process"
+        ranks = self.report.ranks
+        return f"once per {'node' if self.report.per == 'node' else 'GPU'}, {ranks} rank{'s' if ranks != 1 else ''}"
 
     def _clock(self) -> tuple[float | None, float | None]:
         """(start of the clock, its limit): of the wait until it runs, then of the run."""

@@ -24,6 +24,8 @@ class CellOptions:
     max_ship_bytes: int | None = None
     retries: int | None = None  # None: as configured for jobs, 0 for clusters that are kept
     dry_run: bool = False
+    spmd: str = ""  # "gpu" | "node": once in each rank
+    gather: tuple[str, ...] = ()
 
 
 def cell_options(given: Mapping[str, Any], environ: Mapping[str, str]) -> CellOptions:
@@ -33,6 +35,9 @@ def cell_options(given: Mapping[str, Any], environ: Mapping[str, str]) -> CellOp
         raise UsageError(f"--gpus {kind}:{gpus} and --gpu-type {given['gpu_type']} disagree", hint="name the type once")
     if given.get("on") and given.get("new"):
         raise UsageError("--on names a cluster that is there, --new asks for another", hint="keep one of the two")
+    for flag in ("per", "gather"):
+        if given.get(flag) and not given.get("spmd"):
+            raise UsageError(f"--{flag} is about the ranks of an --spmd cell", hint=f"add --spmd, or leave --{flag} out")
     nodes, per_node = given.get("nodes"), given.get("gpus_per_node")
     if gpus is None and nodes and per_node:
         gpus = nodes * per_node  # the third follows
@@ -68,6 +73,8 @@ def cell_options(given: Mapping[str, Any], environ: Mapping[str, str]) -> CellOp
         retries=given.get("retries"),
         max_ship_bytes=given.get("max_ship"),
         dry_run=given.get("dry_run", False),
+        spmd=given.get("per", "gpu") if given.get("spmd") else "",
+        gather=given.get("gather", ()),
     )
 
 

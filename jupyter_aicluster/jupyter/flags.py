@@ -76,6 +76,12 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _per(text: str) -> str:
+    if text not in ("gpu", "node"):
+        raise UsageError(f"{text!r} is neither gpu nor node", hint="--per node for one process on each machine")
+    return text
+
+
 def _env(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*", text.partition("=")[0], re.ASCII):
         raise UsageError(
@@ -125,9 +131,19 @@ _FLAGS = (
     Flag(("--out",), "outputs", "a,b", "bring back only these names", Group.CELL, _names, many=True),
     Flag(("--max-ship",), "max_ship", "SIZE", "refuse inputs above this size: 4G", Group.CELL, parse_size),
     Flag(("--dry-run",), "dry_run", "", "show what would be submitted, and submit nothing", Group.CELL),
-    Flag(("--spmd",), "spmd", "", "run the cell once per GPU", Group.CELL, later=True),
-    Flag(("--per",), "per", "gpu|node", "with --spmd: one process per GPU or per node", Group.CELL, later=True),
-    Flag(("--gather",), "gather", "a,b", "with --spmd: bring back lists by rank", Group.CELL, later=True),
+    Flag(
+        ("--spmd",), "spmd", "", "run the cell once per GPU, in processes that torch.distributed, JAX and Accelerate can join", Group.CELL
+    ),
+    Flag(("--per",), "per", "gpu|node", "with --spmd: one process per GPU or per node", Group.CELL, _per),
+    Flag(
+        ("--gather",),
+        "gather",
+        "a,b",
+        "with --spmd: bring these names back as lists by rank; others come from rank 0",
+        Group.CELL,
+        _names,
+        many=True,
+    ),
     Flag(("--detach",), "detach", "", "return at once", Group.CELL, later=True),
     Flag(
         ("--retries",),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from queue import Empty
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from jupyter_aicluster.errors import CellFailed, ClusterEnded
+from jupyter_aicluster.errors import AIClusterError, CellFailed, ClusterEnded
 from jupyter_aicluster.events import Kind
 from jupyter_aicluster.jupyter.board import Board
 from jupyter_aicluster.jupyter.display import Replay, remote_error, short
@@ -25,8 +26,11 @@ if TYPE_CHECKING:  # imported at first use: `%load_ext` must be quick
 GIVE_BACK_S = 10.0  # a finished job's cell waits so long for its GPUs to be back, so that the next cell finds them free
 
 
-def follow(shell: Any, held: Held, run: CellRun, board: Board, pressed: bool = False) -> None:
-    """Show a cell run until it is over, put its names here, and raise what it raised. ``pressed``: ■ was, just before."""
+def follow(shell: Any, held: Held, run: CellRun, board: Board, pressed: bool = False, names: Iterable[str] = ()) -> None:
+    """Show a cell run until it is over, put its names here, and raise what it raised. ``pressed``: ■ was, just before.
+
+    ``names``: those that it takes or gives.
+    """
     cluster = held.cluster
     try:
         _wait(cluster, run, Replay(shell.display_pub, board.restore), pressed)
@@ -34,6 +38,9 @@ def follow(shell: Any, held: Held, run: CellRun, board: Board, pressed: bool = F
         report = run.report
         if report is not None and report.value_bytes:
             board.came_back(_bring_back(shell, cluster, report))
+        if report is not None and report.phase == CellPhase.DONE and report.ranks and held.keep_s:
+            with suppress(AIClusterError):  # it may be going already
+                held.look_at_ranks().travelled(names, shell.user_ns)
         if report is not None and report.phase == CellPhase.DONE and not held.keep_s:
             with suppress(KeyboardInterrupt):  # everything is here already
                 board.wait_ended(GIVE_BACK_S)
@@ -144,7 +151,10 @@ def _pump(run: CellRun, replay: Replay) -> bool:
 def _bring_back(shell: Any, cluster: Cluster, report: CellReport) -> list[str]:
     from jupyter_aicluster.jupyter.shipping import bring_back
 
-    names, stubs = bring_back(cluster.value(report.cell_id), shell.user_ns)
+    names, stubs = bring_back(cluster.value(report.cell_id), shell.user_ns) if report.names else ([], [])
+    gathered = cluster.gathered(report) if report.gathered else {}
+    shell.user_ns.update(gathered)
+    names += gathered
     for stub in stubs:
         print(f"{stub.name} stayed on {cluster.name}: {stub.why}", file=sys.stderr)  # noqa: T201
     return names

@@ -12,6 +12,7 @@ from jupyter_aicluster.events import Event, Kind
 from jupyter_aicluster.jupyter.board import Board
 from jupyter_aicluster.jupyter.card_model import CardModel
 from jupyter_aicluster.jupyter.faces import open_face
+from jupyter_aicluster.jupyter.ranknames import RankNames
 from jupyter_aicluster.protocol import CellReport
 from jupyter_aicluster.rundir import RunDir
 from jupyter_aicluster.state import Observation, State, Word
@@ -27,6 +28,7 @@ class Held:
         self.cluster, self.session, self.keep_s = cluster, session, keep_s
         self._display = display
         self.names: set[str] | None = set()  # that its driver has from this notebook's cells; None: adopted, nobody here knows
+        self.ranks = RankNames()  # the same of its ranks
         self.seen = seen
         self._model = CardModel(
             name=cluster.name,
@@ -43,6 +45,17 @@ class Held:
     @property
     def name(self) -> str:
         return self.cluster.name
+
+    def forget(self) -> None:
+        """Its processes for this notebook are fresh ones: they have no names."""
+        self.names, self.ranks = set(), RankNames()
+
+    def look_at_ranks(self) -> RankNames:
+        """What its ranks have: nothing, if they are other processes by now."""
+        start = int(self.cluster.snapshot()["sessions"].get(self.session, {}).get("ranks", 0))
+        if start != self.ranks.start:
+            self.ranks = RankNames(start)
+        return self.ranks
 
     def hear_out(self, timeout_s: float = 5.0) -> CellReport | None:
         """Of a cluster that has ended: its last cell run's report, once all that was said of it was heard."""

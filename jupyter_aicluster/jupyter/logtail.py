@@ -66,13 +66,15 @@ class LogTail:
             self._writers[key] = name[:_LINE_CHARS]
 
     def _label(self, key: _Key) -> str:
-        """``driver``, ``train 4711`` (a task or actor and its process), ``ray``: never a session's id."""
+        """``driver``, ``rank 3``, ``train 4711`` (a task or actor and its process), ``ray``: never a session's id."""
         writer, _, process = key[1].partition("-")
+        if writer == "rank":
+            return f"rank {process.partition('-')[0]}"
         return f"{self._writers.get(key, writer)} {process.partition('.')[0]}" if writer == "worker" else writer
 
 
 def writer_of(stream: str) -> str:
-    """``driver``, ``worker`` or ``ray``, out of the name of a stream."""
+    """``driver``, ``rank``, ``worker`` or ``ray``, out of the name of a stream."""
     return stream.partition("-")[0]
 
 

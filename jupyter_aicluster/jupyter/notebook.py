@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,10 +106,12 @@ class Notebook:
         from jupyter_aicluster.jupyter.shipping import prepare
 
         held, options = self.fitting(wanted), self.options()
+        there, kept = self._there(held, wanted)
         shipment = prepare(
             self.shell.transform_cell(cell),
             self.shell.user_ns,
-            there=held.names if held else frozenset(),
+            there=there,
+            kept=kept,
             also=wanted.inputs,
             only_back=wanted.outputs,
             max_bytes=wanted.max_ship_bytes if wanted.max_ship_bytes is not None else options.max_ship_bytes,
@@ -130,6 +132,8 @@ class Notebook:
             after_failure_s=max(options.hold_s, keep_s),
             label=label,
             max_output_bytes=options.max_output_bytes,
+            spmd=wanted.spmd,
+            gather=wanted.gather,
         )
         with FirstInterrupt() as pressed:
             try:
@@ -137,11 +141,20 @@ class Notebook:
             finally:
                 shipment.remove()
             held.keep_s = keep_s
-            if held.names is not None:
+            if held.names is not None and not wanted.spmd:
                 held.names.update(shipment.sent, shipment.expected)
             board = held.board(self.shell, run.cell_id, shipment.told, shipment.results)
             board.show()
-        follow(self.shell, held, run, board, bool(pressed))
+        follow(self.shell, held, run, board, bool(pressed), (*shipment.sent, *shipment.expected, *wanted.gather))
+
+    def _there(self, held: Held | None, wanted: CellOptions) -> tuple[Collection[str] | None, Collection[str]]:
+        """Names that exist where the cell will run (None: not known), and those that need not be sent there again."""
+        if held is None:
+            return frozenset(), ()
+        if not wanted.spmd or held.cluster.status.state is not State.READY:
+            return held.names, ()
+        ranks = held.look_at_ranks()
+        return (None if held.names is None else ranks.names), ranks.kept(self.shell.user_ns)
 
     def _submit(self, held: Held | None, wanted: CellOptions, request: CellRequest, shipment: Shipment) -> tuple[Held, CellRun]:
         if held is not None:

@@ -36,7 +36,7 @@ class _Word:
     later: bool = False
 
 
-_CELL_ONLY = frozenset({"on", "new", "inputs", "outputs", "max_ship", "dry_run"})
+_CELL_ONLY = frozenset({"on", "new", "inputs", "outputs", "max_ship", "dry_run", "spmd", "per", "gather"})
 _ASK = frozenset(flag.key for flag in FLAGS.values()) - _CELL_ONLY
 _VERBS: dict[str, _Word] = {
     "up": _Word("ask for a cluster and keep it: up --gpus 4", _ASK),
@@ -53,7 +53,7 @@ _VERBS: dict[str, _Word] = {
     "connect": _Word("use Ray from ordinary cells", cluster=True, later=True),
     "vars": _Word("variables on the cluster", cluster=True, later=True),
     "fetch": _Word("bring a variable back", cluster=True, later=True),
-    "reset": _Word("forget the variables on the cluster", cluster=True, later=True),
+    "reset": _Word("forget this notebook's variables on the cluster, and end the ranks of its --spmd cells", cluster=True),
 }
 _ALIASES = {"stop": "down", "ls": "list"}
 

@@ -43,6 +43,7 @@ def prepare(
     namespace: Mapping[str, object],
     *,
     there: Collection[str] | None,
+    kept: Collection[str] = (),
     also: Collection[str] = (),
     only_back: Collection[str] | None = None,
     max_bytes: int,
@@ -50,7 +51,7 @@ def prepare(
 ) -> Shipment:
     """Find and pack the inputs of ``code`` (Python, IPython syntax already transformed).
 
-    ``there``: names that the cluster has from earlier cells, None where that is not known.
+    ``there``: names that the cluster has from earlier cells, None where that is not known; ``kept``: those that need not be sent.
     Raises `NameMissing`, `ShipError` or `UsageError` (syntax).
     """
     cell = names.analyse(code)
@@ -58,7 +59,7 @@ def prepare(
         if name not in namespace:
             raise NameMissing(f"--in {name}: there is no variable {name!r} here", hint=f"assign {name} first, or leave it out")
     wanted = dict.fromkeys([*names.inputs(code, namespace), *also])
-    values = {name: namespace[name] for name in wanted}
+    values = {name: namespace[name] for name in wanted if name in also or name not in kept}
     if there is not None:
         _no_stranger(cell.required, values, there)
     values = {name: value for name, value in values.items() if not isinstance(value, payload.Stub)}

@@ -166,6 +166,13 @@ def keep(notebook: Notebook, verb: Verb) -> None:
     _say(f"{held.name} stays until nothing has used it for {format_duration(seconds)}")
 
 
+def reset(notebook: Notebook, verb: Verb) -> None:
+    held = notebook.find(verb.cluster)
+    held.cluster.reset(held.session)
+    held.forget()
+    _say(f"{held.name}: this notebook's variables there are gone, the GPUs stay")
+
+
 def defaults(notebook: Notebook, verb: Verb) -> None:
     if verb.clear:
         notebook.defaults.clear()
@@ -242,6 +249,7 @@ VERBS: dict[str, Callable[[Notebook, Verb], None]] = {
     "logs": logs,
     "interrupt": interrupt,
     "keep": keep,
+    "reset": reset,
     "defaults": defaults,
     "doctor": doctor,
 }

@@ -25,7 +25,13 @@ class DriverHub:
     """Starts one driver, gives it cells and records what it says. ``fail_posts``: answer so many event posts with 503 after taking them."""
 
     def __init__(
-        self, folder: Path, env: Mapping[str, str] | None = None, fail_posts: int = 0, gpus: int = 1, cwd: Path | None = None
+        self,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        fail_posts: int = 0,
+        gpus: int = 1,
+        cwd: Path | None = None,
+        rank: int | None = None,
     ) -> None:
         self.run = RunDir(folder / "run")
         self.run.create()
@@ -38,6 +44,7 @@ class DriverHub:
         self.values: dict[str, bytes] = {}
         self.log = folder / "driver.log"
         self._env = dict(env or {})
+        self._rank = rank
         self._cwd = cwd or folder
         self._requests: dict[str, CellRequest] = {}
         self._orders: list[dict[str, str]] = []
@@ -63,6 +70,7 @@ class DriverHub:
             "s1",
             "--start",
             "3",
+            *(() if self._rank is None else ("--rank", str(self._rank))),
         ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -97,6 +105,16 @@ class DriverHub:
 
     def interrupt(self, cell_id: str) -> None:
         self._say({"order": "interrupt", "cell_id": cell_id})
+
+    def interrupted_at_once(self, code: str) -> str:
+        """A cell that is interrupted before this process was told to run it; its id."""
+        cell_id = f"c{len(self._requests) + 1}"
+        self._requests[cell_id] = CellRequest(cell_id, "s1", code)
+        self.interrupt(cell_id)
+        return cell_id
+
+    def hold(self) -> None:
+        self._say({"order": "hold", "cell_id": "c0"})
 
     def cell(self, code: str, inputs: Mapping[str, Any] | None = None, outputs: tuple[str, ...] = (), **more: Any) -> Cell:
         """Run a cell to its end."""

@@ -56,6 +56,15 @@ def running() -> CardModel:
     return card
 
 
+@pytest.mark.parametrize(("per", "ranks", "says"), [("gpu", 4, "once per GPU, 4 ranks"), ("node", 1, "once per node, 1 rank")])
+def test_a_cell_of_many_ranks_says_so(per: str, ranks: int, says: str) -> None:
+    card = joined()
+    card.fold(event(Kind.CELL, cell_id="c1", phase="running", started_s=T + 12, per=per, ranks=ranks))
+    assert card.sentence(T) == f"Running {says}"
+    card.fold(event(Kind.LOG, node=1, stream="rank-3-2", offset=0, text="step 1\n"))
+    assert card.log.lines()[-1] == {"node": 1, "writer": "rank 3", "text": "step 1"}
+
+
 def test_waiting_says_the_reason_the_place_and_whether_one_may_leave() -> None:
     card = model()
     assert card.sentence(T) == "Asking for 4 GPUs"

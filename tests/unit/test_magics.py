@@ -56,6 +56,7 @@ class StandIn:
     values: dict[str, Path] = field(default_factory=dict)
     said: list[Observation | Event] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    ranks: int = 0  # the start number of its ranks
 
     @property
     def record(self) -> Record:
@@ -120,6 +121,17 @@ class StandIn:
 
     def value(self, cell_id: str) -> Path:
         return self.values[cell_id]
+
+    def gathered(self, report: CellReport) -> dict[str, list[Any]]:
+        return {name: [f"{name} of {rank}" for rank in range(report.ranks)] for name in report.gathered}
+
+    def snapshot(self) -> dict[str, Any]:
+        sessions = {self.world.requests[0].session: {"ranks": self.ranks}} if self.world.requests else {}
+        return {"sessions": sessions, "cells": {}}
+
+    def reset(self, session: str) -> None:
+        self.calls.append(f"reset {session == self.world.requests[0].session}")
+        self.ranks = 0
 
     def interrupt(self, cell_id: str) -> None:
         self.calls.append("interrupt")
@@ -256,6 +268,41 @@ def test_a_cell_behaves_as_if_it_had_run_here(notebook: Notebook) -> None:
     assert "epoch 1" in lines
     assert "[fox] Done after 2 s · 4 GPUs given back" in lines
     assert any(" held" in line and line.startswith("[fox] ") for line in lines)
+
+
+def in_ranks(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
+    cluster.come_up()
+    cluster.ranks = cluster.ranks or 1
+    cluster.report(cell, CellPhase.RUNNING, per=cell.spmd, ranks=4)
+    values = {name: [name] for name in cell.outputs if name not in cell.gather}
+    size = cluster.give(cell, values)
+    cluster.report(cell, CellPhase.DONE, per=cell.spmd, ranks=4, names=tuple(values), gathered=cell.gather, value_bytes=size)
+
+
+@pytest.mark.parametrize("notebook", [in_ranks], indirect=True)
+def test_what_ranks_have_is_not_sent_over_what_each_has_made_of_it(notebook: Notebook) -> None:
+    notebook.run("a = [1]")
+    notebook.run("%%gpujob --gpus 4 --spmd --gather loss --keep 30m\nmodel = a\nloss = 0")
+    assert notebook.shell.user_ns["loss"] == ["loss of 0", "loss of 1", "loss of 2", "loss of 3"]
+    assert notebook.shell.user_ns["model"] == ["model"]
+    sent = [set(notebook.world.inputs[0])]
+    for change in ("", "a.append(2)", "model = 3", "%gpujob reset"):
+        notebook.run(change)
+        notebook.run("%%gpujob --spmd\nx = (a, model, loss)")
+        sent.append(set(notebook.world.inputs[-1]))
+    assert sent == [{"a"}, set(), {"a"}, {"model"}, {"a", "model", "loss"}]
+    assert "reset True" in notebook.world.clusters[0].calls
+
+
+@pytest.mark.parametrize("notebook", [in_ranks], indirect=True)
+def test_names_of_the_ranks_are_not_the_drivers(notebook: Notebook) -> None:
+    notebook.run("%%gpujob --gpus 4 --spmd --keep 30m\nmodel = 1")
+    notebook.shell.user_ns.pop("model")
+    _, known = notebook.run("%%gpujob --spmd\nx = model")
+    assert known.success
+    notebook.shell.user_ns.pop("model", None)
+    _, stranger = notebook.run("%%gpujob\nx = model")
+    assert type(stranger.error_in_exec).__name__ == "NameMissing"
 
 
 @pytest.mark.parametrize("notebook", [fail], indirect=True)

@@ -40,6 +40,19 @@ def test_the_line_of_the_design() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "per", "gather"),
+    [
+        ("--gpus 4", "", ()),
+        ("--spmd", "gpu", ()),
+        ("--spmd --per node --gather loss,step --gather x", "node", ("loss", "step", "x")),
+    ],
+)
+def test_once_per_gpu_or_node(line: str, per: str, gather: tuple[str, ...]) -> None:
+    options = parse_cell_line(line)
+    assert (options.spmd, options.gather) == (per, gather)
+
+
+@pytest.mark.parametrize(
     "line", ["--gpus 4 -N 2", "--gpus=4 -N2", "--gpus '4' --nodes=2", "  --gpus 4\t-N=2  # two machines", "-N 2 --gpus-per-node 2"]
 )
 def test_ways_to_write_the_same(line: str) -> None:
@@ -98,7 +111,9 @@ def test_env_without_a_value_is_copied_from_the_kernel() -> None:
         ("-N 2", "how many GPUs?"),
         ("--on fox --new", "keep one of the two"),
         ("--gpus 17 -N 4", "cannot be spread evenly"),
-        ("--gpus 4 --spmd", "--spmd (run the cell once per GPU) is not possible in this version yet"),
+        ("--gpus 4 --per node", "--per is about the ranks of an --spmd cell"),
+        ("--gpus 4 --gather loss", "--gather is about the ranks of an --spmd cell"),
+        ("--gpus 4 --spmd --per rack", "--per: 'rack' is neither gpu nor node"),
         ("--gpus 4 --detach", "not possible in this version"),
         ("--gpus 4 --retries some", "--retries: 'some' is not a whole number"),
     ],

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_aicluster.agent.noderay import own_address, usable
-from jupyter_aicluster.agent.ports import COMPONENTS, PortBlock
+from jupyter_aicluster.agent.ports import RAYS, PortBlock
 from jupyter_aicluster.agent.raystart import (
     AF_UNIX_MOST,
     RayPlan,
@@ -102,7 +102,7 @@ def test_every_component_is_pinned_outside_the_workers_range(block: PortBlock) -
     block.release()
     flags = command("ray", HEAD, block)
     pinned = {int(match[1]) for flag in flags if (match := re.fullmatch(r"--[a-z-]*port=(\d+)", flag)) and match[1] != "0"}
-    assert pinned == {block[component] for component in COMPONENTS}
+    assert pinned == {block[component] for component in RAYS}
     assert "--min-worker-port=0" in flags  # 0: whatever the kernel gives, which lies outside every block
     assert "--max-worker-port=0" in flags
 

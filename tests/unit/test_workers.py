@@ -33,6 +33,9 @@ time.sleep(60)
 """
 
 
+RANK = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}
+
+
 @pytest.fixture
 def tailer() -> Tailer:
     return Tailer()
@@ -156,3 +159,25 @@ async def test_a_driver_that_cannot_be_started_says_so_and_counts_as_ended(drive
     (tmp_path / "work").mkdir()
     drivers.apply({"main": 2}, "a:1", 1)
     assert drivers.status()["main"] == {"start": 2, "state": "running"}
+
+
+async def test_a_rank_has_its_environment_its_log_and_its_simulated_gpu(
+    drivers: Drivers, tailer: Tailer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "sim4,sim5")
+    (tmp_path / "holders").mkdir()
+    drivers.apply({"main.rank-3": 2}, "10.0.0.1:20001", 1, {"main.rank-3": RANK})
+    await until(lambda: b"\n" in log(tmp_path, "main.rank-3", 2).read_bytes())
+    said = json.loads(log(tmp_path, "main.rank-3", 2).read_text())
+    assert said["env"].items() >= (RANK | {"CUDA_VISIBLE_DEVICES": "sim4,sim5", "AICLUSTER_SESSION": "main.rank-3"}).items()
+    assert int(said["env"]["OMP_NUM_THREADS"]) >= 1
+    assert said["argv"][-2:] == ["--rank", "3"]
+    assert [stream for stream, _, _ in tailer.pending()] == ["rank-3-2"]
+    assert [path.read_text() for path in (tmp_path / "holders").iterdir()] == ["sim5"]
+    assert drivers.pids() == []  # it does not count for the node's first GPU
+
+    def gone() -> bool:
+        drivers.apply({}, "10.0.0.1:20001", 1)
+        return not drivers.status()
+
+    await until(gone)
