@@ -33,6 +33,10 @@ class Onlooker:
     def attempt(self) -> int:
         return self._record.status.attempt
 
+    @property
+    def ended(self) -> bool:
+        return self._record.status.ended
+
     async def look(self) -> dict[str, Any]:
         """The hub's own view (GET /v1/cluster); the record learns of it. Raises `HubUnreachable`."""
         seen = await self._hub(HubClient.cluster)
@@ -42,7 +46,7 @@ class Onlooker:
 
     async def keep(self, seconds: float) -> None:
         """Hold the GPUs until nothing has run for so long, whether or not a client is there. Raises `ClusterEnded`, `HubUnreachable`."""
-        if self._record.status.ended:
+        if self.ended:
             raise ClusterEnded(
                 f"{self._record.handle.name} has ended: its GPUs are back", hint="run the cell again: a new cluster is asked for"
             )
@@ -50,7 +54,7 @@ class Onlooker:
 
     async def stop(self) -> None:
         """Have the GPUs given back, whatever state it is in; returns when somebody who can do it was told. Idempotent."""
-        if self._record.status.ended:
+        if self.ended:
             return
         try:
             await self._hub(HubClient.stop)
@@ -62,7 +66,7 @@ class Onlooker:
 
     async def streams(self) -> Sequence[Mapping[str, Any]]:
         """[{node, stream, size}] of the log streams of the latest attempt; none while there is nothing to read."""
-        if not self._record.status.ended:
+        if not self.ended:
             try:
                 return await self._hub(HubClient.streams)
             except HubUnreachable:  # it starts, or it is just going: then what it has stored
@@ -71,7 +75,7 @@ class Onlooker:
 
     async def log(self, node: int, stream: str, start: int) -> bytes:
         """Raw bytes of a log from ``start`` on, at most `CHUNK_BYTES`; empty at its end."""
-        if not self._record.status.ended:
+        if not self.ended:
             try:
                 return await self._hub(lambda hub: hub.log(node, stream, start))
             except HubUnreachable:

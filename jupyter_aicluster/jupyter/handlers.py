@@ -1,7 +1,7 @@
 """REST routes under ``aicluster/``: authenticated and authorized as all of Jupyter's own; none counts as activity.
 
     GET  clusters                          {now_s, clusters: [ClusterInfo]}: this user's, wherever they were made, newest first
-    GET  clusters/UID/logs                 {attempt, streams: [{node, stream, size}]}
+    GET  clusters/UID/logs                 {attempt, ended, streams: [{node, stream, size}]}
     GET  clusters/UID/logs/NODE/STREAM     raw bytes from ?from= on, at most about 1 MB
     POST clusters/UID/keep                 body {seconds}
     POST clusters/UID/stop
@@ -83,7 +83,7 @@ class LogsHandler(_Handler):
 
 
 async def _streams(cluster: Onlooker) -> dict[str, Any]:
-    return {"attempt": cluster.attempt, "streams": list(await cluster.streams())}
+    return {"attempt": cluster.attempt, "ended": cluster.ended, "streams": list(await cluster.streams())}
 
 
 class LogHandler(_Handler):

@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, Page
 from jupyter_aicluster.rundir import RunDir
 
 START_S = 90.0
+ROOT = Path(__file__).parents[2]
 
 # The page's own connection to its kernel: a cell run before it stands is dropped.
 _CONNECTED = """() => {
@@ -40,6 +41,7 @@ class Lab:
     token: str
     root: Path  # notebooks
     home: Path  # of jupyter_aicluster: records and run folders
+    env: dict[str, str] = field(default_factory=dict)  # of the server: for processes that are to share its home
     errors: list[str] = field(default_factory=list)  # in the pages' consoles, since somebody looked last
 
     def open(self, browser: Browser, name: str, width: int = 1280, height: int = 900) -> Page:
@@ -70,8 +72,12 @@ def lab(folder: Path) -> Iterator[Lab]:
         settings = folder / "config" / "lab/user-settings" / f"{name}.jupyterlab-settings"
         settings.parent.mkdir(parents=True)
         settings.write_text(json.dumps(values))
+    extensions = folder / "data" / "labextensions"
+    extensions.mkdir(parents=True)
+    (extensions / "jupyter-aicluster").symlink_to(ROOT / "jupyter_aicluster/jupyter/labextension")  # this checkout's, whatever is installed
+    here.env.update(_environment(folder, here))
     with log.open("w") as out:
-        server = subprocess.Popen(command, env=_environment(folder, here), cwd=folder, stdout=out, stderr=out)
+        server = subprocess.Popen(command, env=here.env, cwd=folder, stdout=out, stderr=out)
     try:
         _wait_until_up(server, here, log)
         yield here
@@ -101,11 +107,12 @@ def _environment(folder: Path, here: Lab) -> dict[str, str]:
         "IPYTHONDIR": str(folder / "ipython"),
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
         "JUPYTER_DATA_DIR": str(folder / "data"),
+        "JUPYTER_PATH": str(folder / "data"),  # before an installation's, also in a virtual environment
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         "JUPYTER_TOKEN": here.token,
         "JUPYTER_AICLUSTER_HOME": str(here.home),
         "JUPYTER_AICLUSTER_GPU_KIND": "simulated",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
     }
 
 

@@ -68,14 +68,6 @@ def page(browser: Browser, server: Lab, saved: Path, pictures: Path) -> Iterator
     assert server.errors == []
 
 
-def test_the_sidebar_panel_opens(page: Page, pictures: Path) -> None:
-    page.locator(".jp-SideBar [data-id='jupyter-aicluster-clusters']").click()
-    panel = page.get_by_role("region", name="GPU clusters")
-    expect(panel).to_be_visible()
-    expect(panel).to_contain_text("%%gpujob --gpus 4")
-    picture(page, pictures / "lab-sidebar.png")
-
-
 def test_50_runs_of_a_cell_leave_a_small_notebook(page: Page, server: Lab, saved: Path) -> None:
     page.locator(".jp-Notebook .jp-CodeCell").nth(1).locator(".cm-content").click()
     page.keyboard.insert_text("from tests.unit.scripted_run import run\nrun()")

@@ -35,7 +35,7 @@ export function gpuTime(hours: number): string {
 }
 
 /** The sentence with its running clock behind the first word: "Running 0:42 of 2:00:00 · 16/16 busy". */
-export function clocked(snapshot: Snapshot, now_s: number): string {
+export function clocked(snapshot: Pick<Snapshot, 'sentence' | 'since_s' | 'limit_s'>, now_s: number): string {
   const { sentence, since_s, limit_s } = snapshot;
   if (since_s === null) return sentence;
   const clock = duration(now_s - since_s) + (limit_s === null ? '' : ` of ${duration(limit_s)}`);

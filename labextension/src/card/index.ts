@@ -2,6 +2,7 @@ import style from './card.css';
 import { h } from './dom.ts';
 import { samples } from './frame.ts';
 import type { CardState, Snapshot } from './model.ts';
+import palette from './palette.css';
 import { CardView } from './view.ts';
 
 /** What anywidget hands to an ES module of a widget. */
@@ -36,7 +37,7 @@ function render({ model, el }: Context): () => void {
   };
   const listeners = { 'change:snapshot': snapshot, 'change:frame': frame, 'change:log': log };
   for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
-  el.append(h('style', {}, style), view.root);
+  el.append(h('style', {}, palette + style), view.root);
   snapshot();
   frame();
   log();
