@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -47,8 +48,12 @@ def pack_map(fn: Callable[[Any], Any], items: Iterable[Any], gpus: float) -> tup
 def _pack(code: str, values: Mapping[str, Any], fn: Callable[..., Any]) -> tuple[CellRequest, Path]:
     folder = Path(tempfile.mkdtemp(prefix="aicluster-"))
     path = folder / "inputs"
-    with path.open("wb") as file:
-        packed = payload.pack(values, file)
+    try:
+        with path.open("wb") as file:
+            packed = payload.pack(values, file)
+    except BaseException:  # what cannot travel leaves nothing behind, nor does Ctrl-C
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     label = getattr(fn, "__name__", type(fn).__name__)
     request = CellRequest(
         cell_id=new_cell_id(),

@@ -33,6 +33,7 @@ COMPONENTS = (
     "coordinator",  # of ranks: JAX's
 )
 _SIZE = 16
+_RAY_CLIENT = range(23_000, 24_000)  # where a Ray Client server gives each of its clients a port, fixed in Ray
 _LOWEST = 20_000  # above Ray's own default worker range (10002-19999), which other people's Rays use
 _HIGHEST = 65_535
 
@@ -68,7 +69,7 @@ def blocks(ephemeral: range) -> list[int]:
     """Bases of all blocks outside the ephemeral range; where it leaves no room, all there are."""
     every = range(_LOWEST, _HIGHEST - _SIZE, _SIZE)
     outside = [base for base in every if base + _SIZE <= ephemeral.start or base >= ephemeral.stop]
-    return outside or list(every)
+    return [base for base in outside or every if base + _SIZE <= _RAY_CLIENT.start or base >= _RAY_CLIENT.stop]
 
 
 def claim_block(avoid: Iterable[int] = (), ephemeral: range | None = None) -> PortBlock:

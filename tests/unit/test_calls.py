@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import tempfile
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -14,7 +16,7 @@ from jupyter_aicluster import payload
 from jupyter_aicluster.calls import RESULT, Call, pack_call, pack_map
 from jupyter_aicluster.cells import CellRun
 from jupyter_aicluster.cluster import Cluster
-from jupyter_aicluster.errors import CellFailed
+from jupyter_aicluster.errors import CellFailed, ShipError
 from jupyter_aicluster.protocol import CellPhase, CellReport, CellRequest
 
 
@@ -110,3 +112,15 @@ def test_an_exception_there_is_cell_failed_here_with_its_traceback(tmp_path: Pat
     lost, _ = call(tmp_path, CellReport("c1", CellPhase.LOST, cause="node 1 left"))
     with pytest.raises(CellFailed, match="lost: node 1 left"):
         lost.result()
+
+
+def test_what_cannot_travel_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ShipError):
+        pack_call(len, (threading.Lock(),), {})
+    assert list(tmp_path.glob("aicluster-*")) == []
+
+
+@pytest.fixture(autouse=True)
+def packed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are packed into a folder that goes with the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
