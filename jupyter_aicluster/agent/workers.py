@@ -120,7 +120,10 @@ class Drivers:
         env = environment(os.environ, self._run.ray_token, [ray_address.rpartition(":")[0]], dict(self._submission.cluster_spec.env))
         if rank is not None:
             threads = max(1, cpu_share(self._submission) // int(rank["LOCAL_WORLD_SIZE"]))
-            env = {"OMP_NUM_THREADS": str(threads), "JAX_CHECK_PROXY_ENVS": "0"} | env | dict(rank)  # no_proxy is set: JAX need not warn
+            env = {"OMP_NUM_THREADS": str(threads)} | env | dict(rank)
+            if all(name.lower() == "no_proxy" for name in env if name.lower().endswith("_proxy")):
+                for name in ("no_proxy", "NO_PROXY"):  # there is no proxy to keep it from, and JAX warns of the variable
+                    env.pop(name, None)
         env |= {
             "RAY_ADDRESS": ray_address,
             **_marks(session, start),

@@ -161,9 +161,14 @@ async def test_a_driver_that_cannot_be_started_says_so_and_counts_as_ended(drive
     assert drivers.status()["main"] == {"start": 2, "state": "running"}
 
 
+@pytest.mark.parametrize("proxy", [False, True])
 async def test_a_rank_has_its_environment_its_log_and_its_simulated_gpu(
-    drivers: Drivers, tailer: Tailer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drivers: Drivers, tailer: Tailer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: bool
 ) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    if proxy:
+        monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "sim4,sim5")
     (tmp_path / "holders").mkdir()
     drivers.apply({"main.rank-3": 2}, "10.0.0.1:20001", 1, {"main.rank-3": RANK})
@@ -171,6 +176,7 @@ async def test_a_rank_has_its_environment_its_log_and_its_simulated_gpu(
     said = json.loads(log(tmp_path, "main.rank-3", 2).read_text())
     assert said["env"].items() >= (RANK | {"CUDA_VISIBLE_DEVICES": "sim4,sim5", "AICLUSTER_SESSION": "main.rank-3"}).items()
     assert int(said["env"]["OMP_NUM_THREADS"]) >= 1
+    assert ("no_proxy" in said["env"]) is proxy
     assert said["argv"][-2:] == ["--rank", "3"]
     assert [stream for stream, _, _ in tailer.pending()] == ["rank-3-2"]
     assert [path.read_text() for path in (tmp_path / "holders").iterdir()] == ["sim5"]
