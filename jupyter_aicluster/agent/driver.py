@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ class Driver:
         before = Before.look(back, namespace)
         self._outputs.begin(cell_id)
         began_s = time.time()
-        outcome = self._execute(request, shell)
+        with ray.watching(self._warn) if ray is not None else nullcontext():
+            outcome = self._execute(request, shell)
         if isinstance(outcome.exception, KeyboardInterrupt) and ray is not None:
             ray.stop_work(began_s)
         self._outputs.end()

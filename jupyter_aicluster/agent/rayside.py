@@ -6,7 +6,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 SOFT_S = 2.0
@@ -103,6 +104,35 @@ class RaySide:
         names = sorted({actor["Name"] or actor["ActorClassName"] for actor in actors})
         who = f"actors alive: {', '.join(names)}" if names else "tasks or the ranks of another notebook"
         return f"--spmd waits for its GPUs: {free:.0f} of {gpus} are free in Ray's books ({who})"
+
+    @contextmanager
+    def watching(self, say: Callable[[str], None]) -> Iterator[None]:
+        """While a cell runs: where its tasks or actors wait for GPUs that the ranks hold, ``say`` is told so, once."""
+        over = threading.Event()
+        if self._held is not None:
+            threading.Thread(target=self._watch, args=(over, say), name="gpu-watch", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event, say: Callable[[str], None]) -> None:
+        while not over.wait(_PATIENCE_S):
+            if waiting := self._waiting_for_gpus():
+                what = "A task or actor of this cell waits" if waiting == 1 else f"{waiting} tasks or actors of this cell wait"
+                say(f"{what} for GPUs, and the ranks of --spmd cells hold all of them: %gpujob reset ends the ranks")
+                return
+
+    def _waiting_for_gpus(self) -> int:
+        """How many requests with GPUs in them Ray cannot meet now. Best effort: where Ray has changed, 0."""
+        try:
+            from ray.autoscaler.v2.sdk import get_cluster_status
+
+            demands = get_cluster_status(self._ray.get_runtime_context().gcs_address).resource_demands.ray_task_actor_demand
+            return sum(entry.count for demand in demands for entry in demand.bundles_by_count if entry.bundle.get("GPU"))
+        except Exception as error:  # noqa: BLE001 - boundary: a hint is not worth a failed cell
+            _log.warning("cannot see what waits for GPUs: %r", error)
+            return 0
 
     def stop_work(self, since_s: float) -> None:
         """Cancel the unfinished tasks that this process started, and kill the unnamed actors it made after ``since_s`` (Unix time).

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,9 +84,10 @@ class Drivers:
         for process in living:
             with suppress(ProcessLookupError):
                 process.terminate()
+        deadline = time.monotonic() + GRACE_S  # for all together: JAX takes SIGTERM as a notice and stays
         for process in living:
             try:
-                await asyncio.to_thread(process.wait, GRACE_S)
+                await asyncio.to_thread(process.wait, max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 await asyncio.to_thread(process.wait)

@@ -178,6 +178,42 @@ def test_ranks_hold_the_gpus_in_rays_books_until_reset(cluster: Cluster) -> None
     assert values(cluster, report) == {"missing": [True] * 4}
 
 
+def notices(run: CellRun) -> list[str]:
+    found = []
+    while not run.events.empty():
+        event = run.events.get()
+        if event.kind == Kind.NOTICE:
+            found.append(str(event.data["text"]))
+    return found
+
+
+def test_who_holds_the_gpus_is_said_where_something_waits_for_them(cluster: Cluster) -> None:
+    heard: list[str] = []
+
+    def hear() -> list[str]:
+        heard.extend(notices(waiting))
+        return heard
+
+    ask = "import ray\n@ray.remote(num_gpus=1)\nclass Model: pass\nmodel = Model.remote()\nray.get(model.__ray_ready__.remote())"
+    waiting = start(cluster, ask, spmd="")
+    until(hear, 20, "the cell is told that the ranks hold them")
+    assert heard == [
+        "A task or actor of this cell waits for GPUs, and the ranks of --spmd cells hold all of them: %gpujob reset ends the ranks"
+    ]
+    cluster.interrupt(waiting.cell_id)
+    assert finish(waiting, 20).phase == CellPhase.INTERRUPTED
+    cluster.reset()
+    assert finish(start(cluster, ask, spmd="")).error is None
+    heard.clear()
+    waiting = start(cluster, "")
+    until(hear, 20, "the ranks are told that an actor holds one")
+    assert heard == ["--spmd waits for its GPUs: 3 of 4 are free in Ray's books (actors alive: Model)"]
+    cluster.interrupt(waiting.cell_id)
+    assert finish(waiting, 20).phase == CellPhase.INTERRUPTED
+    assert finish(start(cluster, "ray.kill(model)", spmd="")).error is None
+    assert finish(start(cluster, "")).error is None
+
+
 def test_a_killed_rank_stops_all_and_the_next_cell_has_fresh_ones(cluster: Cluster) -> None:
     run = start(
         cluster,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.envir
 sys.stdout.flush()
 if os.environ["AICLUSTER_SESSION"] == "brief":
     sys.exit(3)
-if os.environ["AICLUSTER_SESSION"] == "stubborn":
+if os.environ["AICLUSTER_SESSION"].startswith("stubborn"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("deaf", flush=True)
 if os.environ["AICLUSTER_SESSION"] == "forking" and os.environ["AICLUSTER_DRIVER_START"] == "1":
@@ -128,6 +129,25 @@ async def test_all_are_ended_also_those_deaf_to_sigterm(drivers: Drivers, tmp_pa
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+async def test_many_deaf_to_sigterm_share_one_grace(drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_aicluster.agent.workers.GRACE_S", 0.05)
+    given: list[float] = []
+    wait = subprocess.Popen.wait
+
+    def spy(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        given.extend([] if timeout is None else [timeout])
+        return wait(process, timeout)
+
+    names = ["stubborn", "stubborn-2", "stubborn-3"]
+    drivers.apply(dict.fromkeys(names, 1), "a:1", 1)
+    for name in names:
+        await until(lambda name=name: b"deaf" in log(tmp_path, name).read_bytes())  # type: ignore[misc]
+    monkeypatch.setattr(subprocess.Popen, "wait", spy)
+    await drivers.stop()
+    assert len(given) == 3
+    assert sum(given) < 0.1
 
 
 async def test_what_an_ended_driver_left_running_ends_before_the_next_one_starts(
