@@ -20,6 +20,7 @@ from jupyter_aicluster.events import Kind
 from jupyter_aicluster.jupyter.magics import GpuMagics
 from jupyter_aicluster.options import Options
 from jupyter_aicluster.protocol import CellPhase, CellReport, CellRequest
+from jupyter_aicluster.spec import ClusterSpec
 from tests.local.conftest import until
 
 pytestmark = pytest.mark.ray
@@ -261,3 +262,17 @@ def test_a_notebook_cell_in_four_ranks_gives_its_gpus_back(options: Options, cap
     assert "once per GPU, 4 ranks" in shown
     assert "given back" in shown
     shell.history_manager.end_session()
+
+
+def test_a_job_whose_rank_is_killed_starts_again_with_all_from_its_checkpoint(options: Options) -> None:
+    code = JOIN + (
+        "import os, signal\nfound = (job.checkpoint_dir / 'step').exists()\n"
+        "if job.rank == 1 and job.attempt == 1:\n"
+        "  (job.checkpoint_dir / 'step').write_text('1200')\n  os.kill(os.getpid(), signal.SIGKILL)\n" + SUM + "attempt = job.attempt"
+    )
+    request = CellRequest(new_cell_id(), "main", code, outputs=("total",), spmd="gpu", gather=("found", "attempt"))
+    cluster = Cluster.ask(ClusterSpec(gpus=2, nodes=2), options=options, cell=request, retries=1)
+    report = finish(cluster.run_of(request.cell_id), 150)
+    assert (report.error, report.attempt) == (None, 2)
+    assert values(cluster, report) == {"total": 3.0, "found": [True, True], "attempt": [2, 2]}
+    assert cluster.wait_ended(30)
