@@ -85,11 +85,22 @@ class Fake:
     def __init__(self, page: Page, clusters: list[dict[str, Any]]) -> None:
         self.clusters, self.status = clusters, 200
         self.asked: list[str] = []
+        self.logs: dict[str, bytes] = {}  # of every cluster: stream of node 0 → what was written
         page.route("**/aicluster/clusters**", self._answer)
 
     def _answer(self, route: Route) -> None:
         path = route.request.url.split("/aicluster/clusters")[1]
         self.asked.append(f"{route.request.method} {path.split('?')[0]}")
+        if "/logs/" in path:
+            start = int(path.partition("?from=")[2].partition("&")[0])
+            route.fulfill(
+                body=self.logs[path.split("?")[0].rpartition("/")[2]][start : start + (1 << 20)], content_type="application/octet-stream"
+            )
+            return
+        if path.split("?")[0].endswith("/logs"):
+            streams = [{"node": 0, "stream": stream, "size": len(data)} for stream, data in self.logs.items()]
+            route.fulfill(body=json.dumps({"attempt": 1, "ended": False, "streams": streams}), content_type="application/json")
+            return
         body = {"now_s": time.time(), "clusters": self.clusters} if self.status == 200 else {"message": "no room", "hint": "make some"}
         route.fulfill(status=self.status, body=json.dumps(body), content_type="application/json")
 
@@ -165,6 +176,41 @@ def test_it_asks_only_while_it_is_seen_and_says_when_nobody_answers(page: Page, 
     page.wait_for_timeout(4500)
     assert fake.asked == []
     server.errors[:] = [error for error in server.errors if "503" not in error]
+
+
+def test_a_log_is_followed_through_a_flood_and_left_alone_while_it_is_read(page: Page, pictures: Path) -> None:
+    fake = Fake(page, [cluster("fox")])
+    fake.logs = {"ray": b"Ray runtime started\n", "driver-main": b"".join(f"epoch {k}\n".encode() for k in range(300))}
+    open_sidebar(page).get_by_role("button", name="Log: fox").click()
+    lines, facts = page.get_by_test_id("log-lines"), page.get_by_test_id("log-facts")
+    expect(lines).to_contain_text("epoch 299")
+    assert at_end(lines)
+
+    fake.logs["driver-main"] += b"".join(f"step {k} of a flood\n".encode() for k in range(200_000))
+    expect(lines).to_contain_text("step 199999 of a flood", timeout=10_000)
+    assert at_end(lines)
+    assert len((lines.text_content() or "").splitlines()) <= 2000
+    expect(facts).to_contain_text("the newest 2,000 lines")
+
+    lines.hover()
+    page.mouse.wheel(0, -2000)
+    follow = page.get_by_role("button", name="Follow")
+    expect(follow).to_have_attribute("aria-pressed", "false")
+    place = lines.evaluate("lines => lines.scrollTop")
+    fake.logs["driver-main"] += b"news\n"
+    expect(lines).to_contain_text("news")
+    assert lines.evaluate("lines => lines.scrollTop") == place
+    follow.click()
+    assert at_end(lines)
+
+    page.get_by_label("Filter log lines").fill("199998")
+    expect(lines).to_have_text("step 199998 of a flood")
+    expect(facts).to_contain_text("1 match")
+    page.screenshot(path=pictures / "sidebar-log-filtered.png")
+
+
+def at_end(lines: Locator) -> bool:
+    return bool(lines.evaluate("lines => lines.scrollHeight - lines.scrollTop - lines.clientHeight < 24"))
 
 
 @pytest.mark.ray

@@ -49,7 +49,11 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
           tab.toolbar.hide();
           void logs.add(tab);
         }
-        if (!tab.isAttached) shell.add(tab, app.name === 'JupyterLab' ? 'main' : 'down'); // Notebook 7 shows one document, no tabs
+        if (!tab.isAttached) {
+          const area = app.name === 'JupyterLab' ? 'main' : 'down'; // Notebook 7 shows one document, no tabs
+          tab.toggleClass('aic-low', area === 'down');
+          shell.add(tab, area);
+        }
         shell.activateById(tab.id);
       }
     });

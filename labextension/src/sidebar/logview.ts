@@ -79,7 +79,7 @@ export class LogView extends Widget {
     let said: Streams;
     try {
       said = await this.server.streams(this.uid);
-      if (said.attempt !== this.attempt) this.choose(null); // all have started again: other files
+      if (said.attempt !== this.attempt) this.restart(); // all have started again: other files
       this.attempt = said.attempt;
       this.offer(said.streams);
       await this.read();
@@ -93,7 +93,7 @@ export class LogView extends Widget {
   private offer(streams: StreamInfo[]): void {
     this.streams = streams;
     const first = firstStream(streams);
-    if (first && (this.chosen === null || (!this.byHand && this.at === 0))) this.choose(first);
+    if (first && (this.chosen === null || !this.byHand)) this.choose(first);
     const labels = streamLabels(streams);
     if (labels.join('\n') !== [...this.choice.options].map(option => option.text).join('\n')) {
       this.choice.replaceChildren(...labels.map(label => h('option', {}, label)));
@@ -106,6 +106,10 @@ export class LogView extends Widget {
   private choose(stream: Pick<StreamInfo, 'node' | 'stream'> | null): void {
     if (stream && this.isChosen(stream)) return;
     this.chosen = stream;
+    this.restart();
+  }
+
+  private restart(): void {
     this.at = null;
     this.tail.restart(false);
     this.draw();

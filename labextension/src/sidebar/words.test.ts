@@ -37,8 +37,8 @@ test('what is held and what waits', () => {
 });
 
 test('streams are called by who writes them', () => {
-  const names = ['driver-6f1c2d', 'driver-6f1c2d-2', 'ray', 'ray-2', 'worker-01000000-4711.out', 'worker-0a9-12.err', 'rank3'];
-  assert.deepEqual(names.map(writer), ['driver', 'driver', 'ray', 'ray', 'worker 4711', 'worker 12 (stderr)', 'rank 3']);
+  const names = ['driver-6f1c2d', 'driver-6f1c2d-2', 'ray', 'ray-2', 'worker-4711.out', 'worker-12.err', 'rank-3', 'rank-3-2'];
+  assert.deepEqual(names.map(writer), ['driver', 'driver', 'ray', 'ray', 'worker 4711', 'worker 12 (stderr)', 'rank 3', 'rank 3']);
   assert.deepEqual(streamLabels([stream(0, 'driver-a'), stream(0, 'driver-b'), stream(1, 'ray')]), [
     'node 0 · driver', 'node 0 · driver (2)', 'node 1 · ray'
   ]);
@@ -48,6 +48,7 @@ test('the driver is read first, where it has said something', () => {
   assert.equal(firstStream([]), undefined);
   assert.equal(firstStream([stream(0, 'ray'), stream(0, 'driver-a')])?.stream, 'driver-a');
   assert.equal(firstStream([stream(0, 'driver-a', 0), stream(0, 'ray')])?.stream, 'ray');
+  assert.equal(firstStream([stream(0, 'driver-a', 0), stream(0, 'ray'), stream(1, 'rank-1')])?.stream, 'rank-1');
 });
 
 test('a log comes in pieces that end anywhere', () => {

@@ -45,9 +45,9 @@ export function total(living: readonly ClusterInfo[]): string {
 
 /** "driver", "worker 4711", "ray": who writes a stream; never a session's long id. */
 export function writer(stream: string): string {
-  const worker = /^worker-.*?(\d+)\.(out|err)$/.exec(stream);
+  const worker = /^worker-(\d+)\.(out|err)$/.exec(stream);
   if (worker) return `worker ${worker[1] ?? ''}${worker[2] === 'err' ? ' (stderr)' : ''}`;
-  const rank = /^rank-?(\d+)/.exec(stream);
+  const rank = /^rank-(\d+)/.exec(stream);
   return rank ? `rank ${rank[1] ?? ''}` : (stream.split('-')[0] ?? stream);
 }
 
@@ -65,5 +65,6 @@ export function streamLabels(streams: readonly StreamInfo[]): string[] {
 /** What a person wants to read first: what their code prints, else the first that says anything. */
 export function firstStream(streams: readonly StreamInfo[]): StreamInfo | undefined {
   const written = streams.filter(({ size }) => size > 0);
-  return written.find(({ stream }) => stream.startsWith('driver')) ?? written[0] ?? streams[0];
+  const by = (who: string): StreamInfo | undefined => written.find(({ stream }) => stream.startsWith(who));
+  return by('driver') ?? by('rank') ?? written[0] ?? streams[0];
 }
