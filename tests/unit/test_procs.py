@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_aicluster.procs import TempDirRefused, hub_tmp, kill_marked, marked, node_tmp, private_tmp, remove_tmp, start_time
+from jupyter_aicluster.procs import TempDirRefused, any_marked, hub_tmp, kill_marked, marked, node_tmp, private_tmp, remove_tmp, start_time
 from jupyter_aicluster.protocol import Submission
 
 
@@ -58,6 +58,7 @@ def test_an_orphan_keeps_its_mark(uid: str) -> None:
     """Its parent ends at once; it goes to init, or to whoever adopts."""
     code = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
     subprocess.run([sys.executable, "-c", code], env=os.environ | mark(uid), check=True)
+    assert any_marked(uid)  # looks twice: it may still be in the middle of its exec
     orphans = marked(uid)
     assert len(orphans) == 1
     assert kill_marked(uid) == []
