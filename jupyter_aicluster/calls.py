@@ -62,6 +62,7 @@ def _pack(code: str, values: Mapping[str, Any], fn: Callable[..., Any]) -> tuple
         filename=f"<{label}>",
         inputs=packed.sha256,
         outputs=(RESULT,),
+        theirs=(RESULT,),
         after_success_s=1800.0,
         label=f"{label}()",
     )

@@ -57,6 +57,10 @@ class NameMissing(UsageError):
     """The cell reads a name that exists neither here nor on the cluster."""
 
 
+class NameConflict(AIClusterError):
+    """A name was changed here and on the cluster since it last travelled. The cell did not run."""
+
+
 class SubmitError(AIClusterError):
     """The scheduler refused the submission."""
 

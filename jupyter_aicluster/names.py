@@ -58,7 +58,7 @@ def analyse(code: str) -> CellNames:
     walk.block(tree.body)
     book = walk.names
     seen = (book.reads, book.required, book.writes, book.surely, book.changes, {name for name in book.results if name[0] != "_"})
-    return CellNames(*(frozenset(name for name in names if not _ours(name)) for names in seen))
+    return CellNames(*(frozenset(name for name in names if not of_the_shell(name)) for names in seen))
 
 
 def inputs(code: str, namespace: Mapping[str, Any]) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def inputs(code: str, namespace: Mapping[str, Any]) -> tuple[str, ...]:
     wanted: set[str] = set()
     found = set(analyse(code).reads)
     while found:
-        new = {name for name in found - wanted if name in namespace and not _ours(name)}
+        new = {name for name in found - wanted if name in namespace and not of_the_shell(name)}
         wanted |= new
         found = {read for name in new for read in globals_read(namespace[name])}
     return tuple(sorted(wanted))
@@ -86,7 +86,7 @@ def globals_read(value: object) -> frozenset[str]:
             reads, _ = code_globals(part.__code__)
             names |= reads
         todo += _parts(part)
-    return frozenset(name for name in names if not _ours(name))
+    return frozenset(name for name in names if not of_the_shell(name))
 
 
 def _parts(value: object) -> Iterable[object]:
@@ -108,5 +108,6 @@ def _parts(value: object) -> Iterable[object]:
     return [type(value), *getattr(value, "__dict__", {}).values()] if type(value).__module__ == "__main__" else []
 
 
-def _ours(name: str) -> bool:
+def of_the_shell(name: str) -> bool:
+    """Whether IPython, or Python itself, keeps that name."""
     return name in _NOTEBOOK or bool(_NUMBERED.fullmatch(name))

@@ -12,17 +12,18 @@ import io
 import json
 import pickle
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 from jupyter_aicluster.errors import CellFailed, ShipError
 from jupyter_aicluster.pickling import Absent, NotebookPickler, NotebookUnpickler, add_sources
 from jupyter_aicluster.sizes import measure, ship_check
+from jupyter_aicluster.stubs import RemoteValue, Stub
 from jupyter_aicluster.units import format_size
 from jupyter_aicluster.unpicklable import advice, culprit, pickle_error, type_name
 
-__all__ = ["Packed", "Stub", "measure", "pack", "pack_outputs", "ship_check", "unpack"]
+__all__ = ["Packed", "RemoteValue", "Stub", "measure", "pack", "pack_outputs", "ship_check", "unpack"]
 
 _MAGIC = b"AICLUSTER-PAYLOAD-1\n"
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -30,24 +31,13 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was written. ``names`` excludes stubs that were left out; ``stubs`` are outputs that could not travel."""
+    """What was written. ``names`` excludes stubs that were left out; ``stubs`` could not travel; no storage had room for ``stayed``."""
 
     size_bytes: int
     sha256: str
     names: tuple[str, ...]
     stubs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stub:
-    """Stands in the notebook for a variable that stayed on the cluster."""
-
-    name: str
-    type_name: str
-    why: str
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self.type_name}, still on the cluster. {self.why}>"
+    stayed: tuple[str, ...] = ()
 
 
 def pack(values: Mapping[str, Any], to: IO[bytes]) -> Packed:
@@ -63,18 +53,30 @@ def pack(values: Mapping[str, Any], to: IO[bytes]) -> Packed:
     return pickled.write(to)
 
 
-def pack_outputs(values: Mapping[str, Any], to: IO[bytes], max_bytes: int | None = None) -> Packed:
+def pack_outputs(
+    values: Mapping[str, Any], to: IO[bytes], max_bytes: int | None = None, store: Callable[[str, Any], str] | None = None
+) -> Packed:
     """Write what a cell has assigned or changed. What cannot travel becomes a `Stub`; only writing to ``to`` can fail.
 
-    Above ``max_bytes`` the largest variables stay behind until the rest fits.
+    Above ``max_bytes`` the largest variables stay behind until the rest fits: each becomes a `RemoteValue` if ``store`` puts it
+    somewhere (and says under which key), else a `Stub` too.
     """
-    going, stubs = dict(values), []
+    going, stubs, stayed = dict(values), list[Stub](), list[str]()
     if max_bytes is not None:
         sizes = measure(going)
         while going and sum(sizes[name] for name in going) > max_bytes:
             largest = max(going, key=sizes.__getitem__)
-            why = f"It is about {format_size(sizes[largest])}; outputs of a cell up to {format_size(max_bytes)} come back."
-            stubs.append(Stub(largest, type_name(going.pop(largest)), why))
+            value, why = going.pop(largest), f"It is about {format_size(sizes[largest])}; up to {format_size(max_bytes)} come back at once."
+            if (error := pickle_error(value)) is not None:
+                stubs.append(_stub(largest, value, error))
+                continue
+            try:
+                key = store(largest, value) if store is not None else ""
+            except OSError as full:
+                why, key = f"{why} There is no room for it in the cluster's storage ({full}).", ""
+                stayed.append(largest)
+            made = RemoteValue(largest, type_name(value), why, sizes[largest], key) if key else Stub(largest, type_name(value), why)
+            stubs.append(made)
     try:
         pickled = _Pickled.of(going)
     except Exception:  # noqa: BLE001 - boundary, as in pack: find out which variables are to blame and send the others
@@ -84,7 +86,7 @@ def pack_outputs(values: Mapping[str, Any], to: IO[bytes], max_bytes: int | None
                 stubs.append(_stub(name, going.pop(name), error))
         pickled = _Pickled.of(going)
     pickled.stubs = stubs
-    return pickled.write(to)
+    return replace(pickled.write(to), stayed=tuple(stayed))
 
 
 def unpack(source: IO[bytes], tolerant: bool = False) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def unpack(source: IO[bytes], tolerant: bool = False) -> dict[str, Any]:
     if source.read(len(_MAGIC)) != _MAGIC:
         raise CellFailed("these are not values of a cell", hint="the file is damaged or was written by another version")
     header = json.loads(_exactly(source, int.from_bytes(_exactly(source, 8), "big")))
-    stubs = {raw["name"]: Stub(**raw) for raw in header["stubs"]}
+    stubs: dict[str, Any] = {raw["name"]: RemoteValue(**raw) if "key" in raw else Stub(**raw) for raw in header["stubs"]}
     if header["python"] != _PYTHON:
         what = f"the values were made by Python {header['python']} and this is Python {_PYTHON}"
         if not tolerant:
@@ -137,7 +139,7 @@ class _Pickled:
                 "python": _PYTHON,
                 "names": self.names,
                 "sources": self.sources,
-                "stubs": [{"name": stub.name, "type_name": stub.type_name, "why": stub.why} for stub in self.stubs],
+                "stubs": [_stub_json(stub) for stub in self.stubs],
                 "pickle": self.pickle.nbytes,
                 "buffers": [buffer.nbytes for buffer in self.buffers],
             }
@@ -169,6 +171,11 @@ def _ship_error(values: Mapping[str, Any], error: Exception) -> ShipError:
             return ShipError(f"{name} cannot travel to the cluster: {path} is {what}", evidence=said, hint=remedy)
     said = f"{type(error).__name__}: {error}"
     return ShipError("the inputs of this cell cannot travel together", evidence=said, hint="send fewer names: --in a,b")
+
+
+def _stub_json(stub: Stub) -> dict[str, Any]:
+    said: dict[str, Any] = {"name": stub.name, "type_name": stub.type_name, "why": stub.why}
+    return said | ({"size_bytes": stub.size_bytes, "key": stub.key} if isinstance(stub, RemoteValue) else {})
 
 
 def _stub(name: str, value: Any, error: Exception) -> Stub:

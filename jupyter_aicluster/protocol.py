@@ -85,11 +85,17 @@ class CellRequest(Message):
     max_output_bytes: int = 256_000_000
     spmd: str = ""  # "gpu" | "node": it runs once in each rank instead of in the session's driver
     gather: tuple[str, ...] = ()  # with ``spmd``: names that come back as lists by rank
+    based: Mapping[str, str] = field(default_factory=dict)  # name the cell may use → cell run in which the client saw it travel last
+    knows: bool = False  # the client has seen all cells of the session: a name there that it never saw travel is not its own
+    ours: tuple[str, ...] = ()  # --in: sent whatever the driver has
+    theirs: tuple[str, ...] | None = None  # --out: only these come back, and where both sides changed one the driver's stands
+    gone: tuple[str, ...] = ()  # that the client had and has deleted
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        values: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        return cls(**values | {"outputs": tuple(values.get("outputs", ())), "gather": tuple(values.get("gather", ()))})
+        values: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}  # JSON's lists are tuples here
+        tuples: dict[str, Any] = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+        return cls(**values | tuples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,11 @@ class CellReport(Message):
     per: str = ""  # "gpu" | "node" where it runs in ranks
     ranks: int = 0  # how many
     gathered: tuple[str, ...] = ()  # names of which every rank has left its own
+    admitted: bool = False  # its inputs are the driver's names now
+    along: tuple[str, ...] = ()  # of ``names``, what is unchanged and came because it shares parts with others
+    deleted: tuple[str, ...] = ()  # names that the cell has deleted
+    lacks: tuple[str, ...] = ()  # names that the client took the driver to have
+    stayed: tuple[str, ...] = ()  # results that are nowhere but in the driver: there was no room for them in the cluster's storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class Session:
     stillborn: int = 0  # processes in a row that ended before they were ready
     holds: bool = False  # it has all GPUs in Ray's books, for its ranks
     cells: list[str] = field(default_factory=list)  # waiting or running, oldest first
+    names: Mapping[str, Any] = field(default_factory=dict)  # its variables: name → [type, bytes]
 
 
 class Brain:
@@ -120,7 +121,7 @@ class Brain:
     def _session_json(self, name: str, session: Session) -> dict[str, Any]:
         """``ranks``: the start number of its ranks, which stays while they keep their variables; 0: none."""
         group = self.ranks.groups.get(name)
-        return {"ready": session.ready, "start": session.start, "ranks": group.start if group else 0}
+        return {"ready": session.ready, "start": session.start, "ranks": group.start if group else 0, "names": session.names}
 
     def start_of(self, name: str) -> int | None:
         """Which process may speak for this session or rank; None: it is not known."""
@@ -284,6 +285,8 @@ class Brain:
             if kind == "driver":
                 session.ready, session.stillborn = True, 0
                 session.holds = session.holds or bool(data.get("holds"))
+            elif kind == "names":
+                session.names = data
             elif kind == Kind.CELL:
                 self._cell_event(session, CellReport.from_json(data))
             elif kind in (Kind.OUTPUT, Kind.NOTICE):
@@ -305,6 +308,11 @@ class Brain:
             names=tuple(said.names),
             value_bytes=said.value_bytes,
             error=said.error,
+            admitted=said.admitted,
+            along=tuple(said.along),
+            deleted=tuple(said.deleted),
+            lacks=tuple(said.lacks),
+            stayed=tuple(said.stayed),
         )
         self._report(report)
         if phase.over:
@@ -314,7 +322,7 @@ class Brain:
         session.cells.remove(request.cell_id)
         session.interrupts = 0
         self._quiet_s = self._clock()
-        good = phase is CellPhase.DONE
+        good = phase is CellPhase.DONE and not self.reports[request.cell_id].stayed  # else the GPUs hold what is nowhere else
         self._patience = Why.KEEP if good else Why.HOLD
         self._patience_s = request.after_success_s if good else request.after_failure_s
         if self._kept_s > self._patience_s:  # somebody said so while it ran
@@ -342,7 +350,10 @@ class Brain:
         if session.interrupts > 1 and again and request.spmd:
             self._end_ranks(request.session, "Interrupted twice: the ranks are ended. Their variables are gone.")
         elif session.interrupts > 1 and again:
-            self._emit(Kind.NOTICE, {"text": "Interrupted twice: the driver is ended. Its variables are gone.", "level": "warning"})
+            self._emit(
+                Kind.NOTICE,
+                {"text": "Interrupted twice: the driver is ended. Its variables are gone.", "level": "warning", "fresh": request.session},
+            )
             self._replace_driver(request.session, CellPhase.INTERRUPTED, "it was interrupted twice and its process was ended")
 
     def driver_lost(self, name: str, how: str) -> None:
@@ -355,7 +366,10 @@ class Brain:
                 self.finish(Ending.FAILED, f"its driver could not start ({how})", self._tail(0, stream))
                 return
         else:
-            self._emit(Kind.NOTICE, {"text": f"The driver ended ({how}). A new one starts; its variables are gone.", "level": "warning"})
+            self._emit(
+                Kind.NOTICE,
+                {"text": f"The driver ended ({how}). A new one starts; its variables are gone.", "level": "warning", "fresh": name},
+            )
         self._replace_driver(name, CellPhase.LOST, f"its driver ended ({how})")
 
     def _replace_driver(self, name: str, phase: CellPhase, why: str) -> None:
@@ -372,6 +386,7 @@ class Brain:
         session = self.sessions[name]
         session.start, session.ready, session.batch, session.interrupts = session.start + 1, False, 0, 0
         session.holds = False
+        session.names = {}
         self.ranks.drop(name)
 
     def reset(self, name: str) -> bool:

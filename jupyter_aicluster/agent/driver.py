@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import hashlib
 import logging
 import os
 import queue
@@ -20,12 +21,13 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from jupyter_aicluster import job, payload, pickling
 from jupyter_aicluster.agent.driverlink import DriverLink, RefusedError
-from jupyter_aicluster.agent.namespace import Before, fresh_main
+from jupyter_aicluster.agent.namespace import Changes, Missing, Names, fresh_main
 from jupyter_aicluster.agent.outputs import Outputs, Stream
 from jupyter_aicluster.agent.rayside import RaySide
 from jupyter_aicluster.agent.shell import Outcome, Shell, install_streams, make_shell
@@ -75,6 +77,7 @@ class Driver:
         self._running: str | None = None  # the cell that an interrupt may reach
         self._interrupted: dict[str, int] = {}  # cell → how often
         self._whole = False
+        self._names = Names({})  # of the session, from `serve` on
         self._pid = os.getpid()
 
     def order(self, order: Mapping[str, Any]) -> None:
@@ -93,6 +96,7 @@ class Driver:
 
     def serve(self, main: Mapping[str, Any], shell: Shell, ray: RaySide | None) -> None:
         """Run cells for ever, in the main thread."""
+        self._names = Names(sys.modules["__main__"].__dict__)
         while True:
             cell_id = self._cells.get()
             if cell_id == _HOLD:
@@ -131,15 +135,15 @@ class Driver:
         if ray is not None:
             ray.give_up_waiting()
             self._look_whole(ray)
-        namespace = sys.modules["__main__"].__dict__
         try:
             self._environment(cell_id)
-            self._load_inputs(request, namespace)
+            self._names.admit(request, self._inputs(request))
         except (AIClusterError, OSError) as error:  # OSError: no room
-            self._report(request, Outcome(error, str(error).splitlines()))
+            lacks = error.names if isinstance(error, Missing) else ()
+            self._report(request, Outcome(error, str(error).splitlines()), lacks=lacks)
             return
-        back = tuple(name for name in request.outputs if name not in request.gather) if not self._rank else ()
-        before = Before.look(back, namespace)
+        self._names.look(request)
+        namespace = sys.modules["__main__"].__dict__
         self._outputs.begin(cell_id)
         began_s = time.time()
         with ray.watching(self._warn) if ray is not None else nullcontext():
@@ -147,12 +151,19 @@ class Driver:
         if isinstance(outcome.exception, KeyboardInterrupt) and ray is not None:
             ray.stop_work(began_s)
         self._outputs.end()
-        changed = before.changed(back, namespace, () if outcome.failed else _assigned(shell, request.code))
+        self._link.post("names", self._names.overview())
+        changes = self._names.changes(request, () if outcome.failed else _assigned(shell, request.code))
+        if request.spmd:  # rank 0 speaks for all, but for what is gathered
+            mine = () if self._rank else [name for name in request.outputs if name not in request.gather]
+            changes = Changes({name: value for name, value in changes.back.items() if name in mine})
         gathered = {} if outcome.failed else {name: namespace[name] for name in request.gather if name in namespace}
         if self._words is not None and (text := self._words.take()) and outcome.failed:
             self._link.post(Kind.OUTPUT, {"cell_id": cell_id, "output": {"output_type": "stream", "name": "stderr", "text": text}})
-        packed = self._send_values(request, changed, cell_id)
-        self._report(request, outcome, packed, self._send_values(request, gathered, f"{cell_id}.rank-{self._rank}"))
+        packed = self._send_values(request, changes.back, cell_id)
+        if not packed.stayed:
+            self._names.sent(cell_id, changes)
+        rest = self._send_values(request, gathered, f"{cell_id}.rank-{self._rank}")
+        self._report(request, outcome, packed, rest, admitted=True, along=changes.along, deleted=changes.deleted)
 
     def _execute(self, request: CellRequest, shell: Shell) -> Outcome:
         number = re.search(r"\d+", request.label)
@@ -179,9 +190,9 @@ class Driver:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.environ.update(AICLUSTER_CHECKPOINT_DIR=str(folder), AICLUSTER_CELL=cell_id, AICLUSTER_NODES=str(self._submission.nodes))
 
-    def _load_inputs(self, request: CellRequest, namespace: dict[str, Any]) -> None:
+    def _inputs(self, request: CellRequest) -> Mapping[str, Any]:
         if request.inputs is None:
-            return
+            return {}
         with tempfile.TemporaryDirectory(prefix="inputs-", dir=os.environ.get("AICLUSTER_SCRATCH")) as folder:
             path = Path(folder, request.inputs)
             try:
@@ -191,24 +202,36 @@ class Driver:
                     "the inputs of the cell are not on the cluster", evidence=str(error), hint="run the cell again"
                 ) from error
             with path.open("rb") as file:
-                namespace.update(payload.unpack(file))
+                return payload.unpack(file)
 
     def _send_values(self, request: CellRequest, values: Mapping[str, Any], to: str) -> payload.Packed:
         if not values:
             return _NOTHING
         try:
-            with tempfile.NamedTemporaryFile(prefix="values-", dir=os.environ.get("AICLUSTER_SCRATCH")) as file:
-                packed = payload.pack_outputs(values, file, request.max_output_bytes)
+            with _scratch_file() as file:
+                packed = payload.pack_outputs(values, file, request.max_output_bytes, partial(self._store, to))
                 file.flush()
                 self._link.upload_values(to, Path(file.name))
         except (OSError, RefusedError) as error:
             text = f"{', '.join(values)} stayed on the cluster, where they still are: there is no room for them ({error})"
             self._warn(text)
-            return _NOTHING
+            return payload.Packed(0, "", (), stayed=tuple(values))
         return packed
 
+    def _store(self, cell_id: str, name: str, value: Any) -> str:
+        """Put one large value into the cluster's storage; the key that it has there."""
+        key = f"{cell_id}.{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        with _scratch_file() as file:
+            payload.pack_outputs({name: value}, file)
+            file.flush()
+            try:
+                self._link.upload_values(key, Path(file.name))
+            except RefusedError as error:
+                raise OSError(str(error)) from error
+        return key
+
     def _report(
-        self, request: CellRequest, outcome: Outcome, packed: payload.Packed = _NOTHING, gathered: payload.Packed = _NOTHING
+        self, request: CellRequest, outcome: Outcome, packed: payload.Packed = _NOTHING, gathered: payload.Packed = _NOTHING, **more: Any
     ) -> None:
         phase = CellPhase.DONE
         if outcome.failed:
@@ -220,10 +243,16 @@ class Driver:
             label=request.label,
             names=packed.names + packed.stubs,
             gathered=gathered.names + gathered.stubs,
+            stayed=packed.stayed,
             value_bytes=packed.size_bytes + gathered.size_bytes,
             error=outcome.error() if outcome.failed else None,
+            **more,
         )
         self._link.post(Kind.CELL, report.to_json())
+
+
+def _scratch_file() -> IO[bytes]:
+    return tempfile.NamedTemporaryFile(prefix="values-", dir=os.environ.get("AICLUSTER_SCRATCH"))
 
 
 def _assigned(shell: Shell, code: str) -> frozenset[str]:

@@ -68,7 +68,8 @@ def _word(text: str) -> str:
     return text
 
 
-def _names(text: str) -> tuple[str, ...]:
+def variables(text: str) -> tuple[str, ...]:
+    """``a,b``. Raises `UsageError` for what is no name of a variable."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if not name.isidentifier():
@@ -127,8 +128,8 @@ _FLAGS = (
     Flag(("--on",), "on", "NAME", "run on this cluster", Group.CELL, _word),
     Flag(("--new",), "new", "", "ask for a new cluster even if one that you hold would do", Group.CELL),
     Flag(("--keep",), "keep", "TIME", "keep the GPUs until nothing has used them for so long", Group.CELL, parse_duration),
-    Flag(("--in",), "inputs", "a,b", "send these names too, also where the cluster has its own", Group.CELL, _names, many=True),
-    Flag(("--out",), "outputs", "a,b", "bring back only these names", Group.CELL, _names, many=True),
+    Flag(("--in",), "inputs", "a,b", "send these names too, also where the cluster has its own", Group.CELL, variables, many=True),
+    Flag(("--out",), "outputs", "a,b", "bring back only these names", Group.CELL, variables, many=True),
     Flag(("--max-ship",), "max_ship", "SIZE", "refuse inputs above this size: 4G", Group.CELL, parse_size),
     Flag(("--dry-run",), "dry_run", "", "show what would be submitted, and submit nothing", Group.CELL),
     Flag(
@@ -141,7 +142,7 @@ _FLAGS = (
         "a,b",
         "with --spmd: bring these names back as lists by rank; others come from rank 0",
         Group.CELL,
-        _names,
+        variables,
         many=True,
     ),
     Flag(("--detach",), "detach", "", "return at once", Group.CELL, later=True),

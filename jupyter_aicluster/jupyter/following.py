@@ -18,6 +18,7 @@ from jupyter_aicluster.jupyter.display import Replay, remote_error, short
 from jupyter_aicluster.jupyter.held import Held
 from jupyter_aicluster.protocol import CellPhase, CellReport
 from jupyter_aicluster.state import State
+from jupyter_aicluster.stubs import RemoteValue, Stub
 
 if TYPE_CHECKING:  # imported at first use: `%load_ext` must be quick
     from jupyter_aicluster.cells import CellRun
@@ -36,8 +37,12 @@ def follow(shell: Any, held: Held, run: CellRun, board: Board, pressed: bool = F
         _wait(cluster, run, Replay(shell.display_pub, board.restore), pressed)
         held.seen.add(run.cell_id)
         report = run.report
-        if report is not None and report.value_bytes:
-            board.came_back(_bring_back(shell, cluster, report))
+        if report is not None:
+            held.heard(report)
+            for name in report.deleted:
+                shell.user_ns.pop(name, None)
+            if report.value_bytes:
+                board.came_back(_bring_back(shell, held, report))
         if report is not None and report.phase == CellPhase.DONE and report.ranks and held.keep_s:
             with suppress(AIClusterError):  # it may be going already
                 held.look_at_ranks().travelled(names, shell.user_ns)
@@ -148,13 +153,19 @@ def _pump(run: CellRun, replay: Replay) -> bool:
     return False
 
 
-def _bring_back(shell: Any, cluster: Cluster, report: CellReport) -> list[str]:
-    from jupyter_aicluster.jupyter.shipping import bring_back
+def _bring_back(shell: Any, held: Held, report: CellReport) -> list[str]:
+    from jupyter_aicluster.jupyter.shipping import bring_back, worth_a_word
 
-    names, stubs = bring_back(cluster.value(report.cell_id), shell.user_ns) if report.names else ([], [])
+    space, cluster = shell.user_ns, held.cluster
+    values = dict[str, object]()
+    if report.names:
+        values = bring_back(cluster.value(report.cell_id), space, held.own(report, space), cluster.value)
+        held.received(report, values)
     gathered = cluster.gathered(report) if report.gathered else {}
-    shell.user_ns.update(gathered)
-    names += gathered
-    for stub in stubs:
-        print(f"{stub.name} stayed on {cluster.name}: {stub.why}", file=sys.stderr)  # noqa: T201
-    return names
+    space.update(gathered)
+    for value in values.values():
+        if isinstance(value, RemoteValue):
+            print(f"{value!r} %gpujob fetch {value.name} puts it here, also when {held.name} has ended", file=sys.stderr)  # noqa: T201
+        elif isinstance(value, Stub):
+            print(f"{value.name} stayed on {held.name}: {value.why}", file=sys.stderr)  # noqa: T201
+    return [*worth_a_word(values), *gathered]

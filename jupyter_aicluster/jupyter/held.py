@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from jupyter_aicluster.jupyter.board import Board
 from jupyter_aicluster.jupyter.card_model import CardModel
 from jupyter_aicluster.jupyter.faces import open_face
 from jupyter_aicluster.jupyter.ranknames import RankNames
-from jupyter_aicluster.protocol import CellReport
+from jupyter_aicluster.protocol import CellPhase, CellReport, CellRequest
 from jupyter_aicluster.rundir import RunDir
 from jupyter_aicluster.state import Observation, State, Word
+from jupyter_aicluster.travelled import Travelled
 
 if TYPE_CHECKING:  # imported at first use: `%load_ext` must be quick
     from jupyter_aicluster.cluster import Cluster
@@ -29,6 +30,8 @@ class Held:
         self._display = display
         self.names: set[str] | None = set()  # that its driver has from this notebook's cells; None: adopted, nobody here knows
         self.ranks = RankNames()  # the same of its ranks
+        self.travelled = Travelled()  # between this notebook and its driver
+        self._before: tuple[CellRequest, Travelled] | None = None  # the cell run on its way, and how things stood before it
         self.seen = seen
         self._model = CardModel(
             name=cluster.name,
@@ -48,7 +51,7 @@ class Held:
 
     def forget(self) -> None:
         """Its processes for this notebook are fresh ones: they have no names."""
-        self.names, self.ranks = set(), RankNames()
+        self.names, self.ranks, self.travelled, self._before = set(), RankNames(), Travelled(), None
 
     def look_at_ranks(self) -> RankNames:
         """What its ranks have: nothing, if they are other processes by now."""
@@ -61,6 +64,40 @@ class Held:
         """Of a cluster that has ended: its last cell run's report, once all that was said of it was heard."""
         self._told.wait(timeout_s)
         return self._model.report
+
+    def sent(self, request: CellRequest, values: Mapping[str, object]) -> None:
+        """A cell is on its way with these values."""
+        self._before = request, self.travelled.copy()
+        self.travelled.note(request.cell_id, values)
+        self.travelled.forget(request.gone)
+        if self.names is not None:
+            self.names -= set(request.gone)
+            self.names.update(values, request.outputs)
+
+    def own(self, report: CellReport, namespace: Mapping[str, object]) -> set[str]:
+        """Names that come back with a cell run and are to stay as they are here, because the notebook has changed them since."""
+        request, _ = self._before or (None, None)
+        if report.ranks or request is None or request.cell_id != report.cell_id:
+            return set()
+        return self.travelled.own(report.names, namespace, {*request.outputs, *request.based})
+
+    def received(self, report: CellReport, values: Mapping[str, object]) -> None:
+        """These came back. What came from ranks is news to the driver."""
+        if not report.ranks:
+            self.travelled.received(report.cell_id, values, report.along)
+
+    def heard(self, report: CellReport) -> None:
+        """A cell run is over: believe of the driver's names what its report says."""
+        if report.ranks:
+            return
+        if not report.admitted and self._before is not None and self._before[0].cell_id == report.cell_id:
+            self.travelled = self._before[1]
+        self.travelled.forget([*report.lacks, *report.deleted])
+        if self.names is not None:
+            self.names.update(report.names)
+            self.names.difference_update(report.lacks, report.deleted)
+        if report.phase == CellPhase.LOST:
+            self.forget()
 
     def board(self, shell: Any, cell_id: str | None, sent: Sequence[str] = (), expected: Sequence[str] = ()) -> Board:
         """A board for the running cell (``cell_id`` "": `%gpujob up`, no cell; None: the latest); the one before it retires."""
@@ -85,6 +122,15 @@ class Held:
                 self._board.change(change)
         if isinstance(change, Event) and change.kind == Kind.END:
             self._told.set()
+        if isinstance(change, Event) and _starts_afresh(change, self.session):
+            self.forget()
+
+
+def _starts_afresh(event: Event, session: str) -> bool:
+    """Whether it says that the session's processes are other ones from now on."""
+    if event.kind == Kind.STATE:
+        return event.data.get("state") == State.STARTING and event.attempt > 1
+    return event.kind == Kind.NOTICE and event.data.get("fresh") == session
 
 
 def _checkpoints(run: RunDir) -> Callable[[str], bool | None]:

@@ -15,6 +15,7 @@ from jupyter_aicluster.options import Options
 from jupyter_aicluster.plan import Fit, Plan
 from jupyter_aicluster.protocol import CellRequest
 from jupyter_aicluster.state import State
+from jupyter_aicluster.travelled import Travelled
 from jupyter_aicluster.units import format_duration
 
 if TYPE_CHECKING:  # imported at first use: `%load_ext` must be quick
@@ -112,6 +113,7 @@ class Notebook:
             self.shell.user_ns,
             there=there,
             kept=kept,
+            travelled=held.travelled if held and not wanted.spmd else Travelled(),
             also=wanted.inputs,
             only_back=wanted.outputs,
             max_bytes=wanted.max_ship_bytes if wanted.max_ship_bytes is not None else options.max_ship_bytes,
@@ -134,6 +136,11 @@ class Notebook:
             max_output_bytes=options.max_output_bytes,
             spmd=wanted.spmd,
             gather=wanted.gather,
+            based=shipment.based,
+            knows=not wanted.spmd and (held is None or held.names is not None),
+            ours=wanted.inputs,
+            theirs=wanted.outputs,
+            gone=shipment.gone,
         )
         with FirstInterrupt() as pressed:
             try:
@@ -141,8 +148,8 @@ class Notebook:
             finally:
                 shipment.remove()
             held.keep_s = keep_s
-            if held.names is not None and not wanted.spmd:
-                held.names.update(shipment.sent, shipment.expected)
+            if not wanted.spmd:
+                held.sent(request, shipment.values)
             board = held.board(self.shell, run.cell_id, shipment.told, shipment.results)
             board.show()
         follow(self.shell, held, run, board, bool(pressed), (*shipment.sent, *shipment.expected, *wanted.gather))

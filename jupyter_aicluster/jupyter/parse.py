@@ -9,7 +9,7 @@ from typing import Any
 
 from jupyter_aicluster.errors import UsageError
 from jupyter_aicluster.jupyter.cell_options import CellOptions, cell_options
-from jupyter_aicluster.jupyter.flags import FLAGS, usage_lines
+from jupyter_aicluster.jupyter.flags import FLAGS, usage_lines, variables
 from jupyter_aicluster.jupyter.reading import read, split
 from jupyter_aicluster.units import parse_duration
 
@@ -26,6 +26,7 @@ class Verb:
     node: int | None = None
     stream: str | None = None
     clear: bool = False
+    names: tuple[str, ...] = ()  # for `fetch`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ _VERBS: dict[str, _Word] = {
     "defaults": _Word("flags for every cell of this notebook: defaults -p gpu -A lab; defaults --clear", _ASK - {"gpus"}),
     "doctor": _Word("what works from here"),
     "connect": _Word("use Ray from ordinary cells", cluster=True, later=True),
-    "vars": _Word("variables on the cluster", cluster=True, later=True),
-    "fetch": _Word("bring a variable back", cluster=True, later=True),
+    "vars": _Word("this notebook's variables on the cluster", cluster=True),
+    "fetch": _Word("bring variables here, whatever their size: fetch losses,model; fetch losses fox", cluster=True),
     "reset": _Word("forget this notebook's variables on the cluster, and end the ranks of its --spmd cells", cluster=True),
 }
 _ALIASES = {"stop": "down", "ls": "list"}
@@ -99,6 +100,10 @@ def parse_verb(
     given, rest = read(tail, names or {}, (name, verb.takes, verb.help))
     if name == "keep" and rest and rest[-1][:1].isdigit():
         extra["duration_s"] = parse_duration(rest.pop())
+    if name == "fetch":
+        if not rest:
+            raise UsageError("fetch what?", hint="%gpujob fetch losses; %gpujob vars shows what is there")
+        extra["names"] = variables(rest.pop(0))
     if len(rest) > int(verb.cluster):
         raise UsageError(f"%gpujob {name} does not take {rest[-1]!r}", hint=verb.help)
     merged = given if name == "defaults" else {**{key: value for key, value in (defaults or {}).items() if key in verb.takes}, **given}

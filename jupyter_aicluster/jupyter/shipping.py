@@ -5,13 +5,14 @@ from __future__ import annotations
 import builtins
 import os
 import tempfile
-from collections.abc import Collection, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 from jupyter_aicluster import names, payload
 from jupyter_aicluster.errors import NameMissing
+from jupyter_aicluster.travelled import Travelled
 from jupyter_aicluster.units import format_size
 
 QUIET_BYTES = 64_000_000  # inputs up to here are not worth a word
@@ -22,7 +23,7 @@ _SHELL_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """Packed inputs (a private temporary file, the caller removes it) and the names that may come back."""
+    """Packed inputs (a private temporary file, the caller removes it), what the cluster has of them, and the names that may come back."""
 
     path: Path | None
     sha256: str | None
@@ -32,6 +33,9 @@ class Shipment:
     told: tuple[str, ...] = ()  # of ``sent``, what is worth a word: no modules
     results: tuple[str, ...] = ()  # of ``expected``, what a person waits for
     notice: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)  # what is sent
+    based: Mapping[str, str] = field(default_factory=dict)  # name the cell may use → the cell run in which it travelled last
+    gone: tuple[str, ...] = ()  # names that were here and there, and that were deleted here
 
     def remove(self) -> None:
         if self.path is not None:
@@ -44,30 +48,36 @@ def prepare(
     *,
     there: Collection[str] | None,
     kept: Collection[str] = (),
+    travelled: Travelled,
     also: Collection[str] = (),
     only_back: Collection[str] | None = None,
     max_bytes: int,
     folder: Path,
 ) -> Shipment:
-    """Find and pack the inputs of ``code`` (Python, IPython syntax already transformed).
+    """Find the inputs of ``code`` (Python, IPython syntax already transformed), and pack what the cluster lacks of them.
 
-    ``there``: names that the cluster has from earlier cells, None where that is not known; ``kept``: those that need not be sent.
+    ``there``: names that the cluster has from earlier cells, None where that is not known; ``kept``: those that ranks have and
+    need not be sent. ``also``: sent whatever the cluster has.
     Raises `NameMissing`, `ShipError` or `UsageError` (syntax).
     """
     cell = names.analyse(code)
     for name in also:
         if name not in namespace:
             raise NameMissing(f"--in {name}: there is no variable {name!r} here", hint=f"assign {name} first, or leave it out")
-    wanted = dict.fromkeys([*names.inputs(code, namespace), *also])
-    values = {name: namespace[name] for name in wanted if name in also or name not in kept}
+    wanted = {name: namespace[name] for name in dict.fromkeys([*names.inputs(code, namespace), *also])}
+    gone = tuple(sorted(name for name in travelled if name not in namespace))
     if there is not None:
-        _no_stranger(cell.required, values, there)
-    values = {name: value for name, value in values.items() if not isinstance(value, payload.Stub)}
+        _no_stranger(cell.required, wanted, frozenset(there) - set(gone))
+    wanted = {name: value for name, value in wanted.items() if name in also or name not in kept}
+    going = travelled.to_send(wanted, namespace, also)
+    values = {name: value for name, value in going.items() if not isinstance(value, payload.Stub)}
     expected = tuple(sorted(cell.writes | cell.changes if only_back is None else only_back))
     tools = {name for name in cell.changes - cell.writes if _imported(namespace.get(name))}
     results = tuple(sorted(cell.results - tools if only_back is None else only_back))
+    based = travelled.since(name for name in {*wanted, *going, *cell.writes, *cell.changes, *expected} if name not in gone)
+    shipment = Shipment(None, None, 0, (), expected, results=results, based=based, gone=gone)
     if not values:
-        return Shipment(None, None, 0, (), expected, results=results)
+        return shipment
     payload.ship_check(values, max_bytes)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, path = tempfile.mkstemp(prefix="inputs-", dir=folder)  # 0600
@@ -77,25 +87,39 @@ def prepare(
     except BaseException:
         Path(path).unlink()
         raise
-    return Shipment(
+    return replace(
+        shipment,
         path=Path(path),
         sha256=packed.sha256,
         size_bytes=packed.size_bytes,
         sent=packed.names,
-        expected=expected,
         told=tuple(name for name in packed.names if not _imported(values[name])),
-        results=results,
         notice=_notice(packed.size_bytes, values),
+        values=values,
     )
 
 
-def bring_back(path: Path, namespace: MutableMapping[str, object]) -> tuple[list[str], list[payload.Stub]]:
-    """Put a cell's outputs into the notebook: (names worth a word, stubs of what stayed). The file must be from a proved hub."""
+def bring_back(
+    path: Path, namespace: MutableMapping[str, object], leave: Collection[str] = (), source: Callable[[str], Path] | None = None
+) -> dict[str, object]:
+    """Put a cell's outputs, but for those to ``leave``, into the notebook; which they were.
+
+    ``source`` gives the file of a `RemoteValue` by its key. The file must be from a proved hub.
+    """
     with path.open("rb") as file:
         values = payload.unpack(file, tolerant=True)
-    namespace.update(values)
-    stubs = [value for value in values.values() if isinstance(value, payload.Stub)]
-    return [name for name, value in values.items() if not _imported(value) and not isinstance(value, payload.Stub)], stubs
+    taken = {
+        name: replace(value, source=source) if isinstance(value, payload.RemoteValue) else value
+        for name, value in values.items()
+        if name not in leave
+    }
+    namespace.update(taken)
+    return taken
+
+
+def worth_a_word(values: Mapping[str, object]) -> list[str]:
+    """Names of what came back, without what nobody asks about."""
+    return [name for name, value in values.items() if not _imported(value) and not isinstance(value, payload.Stub)]
 
 
 def _imported(value: object) -> bool:

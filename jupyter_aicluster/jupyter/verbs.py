@@ -173,6 +173,25 @@ def reset(notebook: Notebook, verb: Verb) -> None:
     _say(f"{held.name}: this notebook's variables there are gone, the GPUs stay")
 
 
+def vars_(notebook: Notebook, verb: Verb) -> None:
+    """What this notebook's session has on the cluster, as of the end of its latest cell run."""
+    held = notebook.find(verb.cluster)
+    found = held.cluster.snapshot().get("sessions", {}).get(held.session, {}).get("names", {})
+    rows = [("NAME", "TYPE", "SIZE"), *((name, kind, format_size(size)) for name, (kind, size) in found.items())]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    lines = ["  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2]]) for row in rows]
+    _say("\n".join(lines) if found else f"{held.name} has no variables of this notebook.")
+
+
+def fetch(notebook: Notebook, verb: Verb) -> None:
+    """Put variables of the cluster here: from its storage where they lie there, also when it has ended; else from its driver."""
+    from jupyter_aicluster.jupyter.fetching import fetch_from_driver, fetch_stored
+
+    stored = fetch_stored(notebook, verb.names)
+    if rest := [name for name in verb.names if name not in stored]:
+        fetch_from_driver(notebook, notebook.find(verb.cluster), rest)
+
+
 def defaults(notebook: Notebook, verb: Verb) -> None:
     if verb.clear:
         notebook.defaults.clear()
@@ -250,6 +269,8 @@ VERBS: dict[str, Callable[[Notebook, Verb], None]] = {
     "interrupt": interrupt,
     "keep": keep,
     "reset": reset,
+    "vars": vars_,
+    "fetch": fetch,
     "defaults": defaults,
     "doctor": doctor,
 }

@@ -329,6 +329,24 @@ def test_a_job_runs_as_soon_as_all_have_joined_and_gives_back_at_once() -> None:
     assert world.beat(1).stop
 
 
+def test_a_job_whose_results_found_no_room_holds_its_gpus() -> None:
+    world = World(cell=JOB).ready().running()
+    world.cell_is("job", CellPhase.DONE, stayed=("model",))
+    assert world.brain.reports["job"].stayed == ("model",)
+    assert not world.ended()
+    assert world.brain.snapshot()["deadlines"].keys() >= {"hold"}
+
+
+def test_variables_of_a_session_are_shown_until_its_driver_is_another() -> None:
+    world = World(cell=JOB).ready().running()
+    assert world.driver(("names", {"x": ["list", 8]}))
+    assert world.brain.snapshot()["sessions"]["main"]["names"] == {"x": ["list", 8]}
+    world.brain.interrupt("job")
+    world.brain.interrupt("job")
+    assert world.brain.snapshot()["sessions"]["main"]["names"] == {}
+    assert world.heard(Kind.NOTICE)[-1]["fresh"] == "main"
+
+
 def test_the_same_cell_again_is_the_same_run() -> None:
     world = World().ready()
     request = CellRequest("c", "main", "x", after_success_s=60.0)

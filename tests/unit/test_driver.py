@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jupyter_aicluster.agent.outputs import Outputs
 from jupyter_aicluster.agent.shell import PlainShell
-from jupyter_aicluster.payload import Stub
+from jupyter_aicluster.payload import RemoteValue, Stub
 from tests.unit.driver_hub import DriverHub
 
 
@@ -157,3 +158,47 @@ def test_without_ipython_a_cell_still_runs_and_shows_its_last_value(tmp_path: Pa
     text = "\n".join(outcome.traceback)
     assert 'File "<In [2]>", line 2' in text
     assert "shell.py" not in text
+
+
+def test_a_name_changed_on_both_sides_stops_the_cell_before_it_runs(hub: DriverHub) -> None:
+    first = hub.cell("shared.append(1)", {"shared": [0]}, ("nothing",), theirs=("nothing",))
+    based = {"shared": first.id}
+    cell = hub.cell("print('ran')", {"shared": ["mine"]}, based=based)
+    assert (cell.phase, cell.report["admitted"], cell.text()) == ("failed", False, "")
+    assert "shared changed here and on the cluster since it last travelled" in cell.report["error"]["evalue"]
+    assert "--in shared sends yours, --out shared takes the cluster's" in cell.traceback
+    theirs = hub.cell("print(shared)", {"shared": ["mine"]}, ("shared",), based=based, theirs=("shared",))
+    assert (theirs.text(), theirs.values) == ("[0, 1]\n", {"shared": [0, 1]})
+    assert hub.cell("print(shared)", {"shared": ["mine"]}, based=based, ours=("shared",)).text() == "['mine']\n"
+
+
+def test_a_name_that_it_was_taken_to_have_is_said_to_be_missing(hub: DriverHub) -> None:
+    cell = hub.cell("print('ran')", None, based={"vanished": "c0"})
+    assert (cell.phase, cell.report["lacks"], cell.text()) == ("failed", ["vanished"], "")
+    assert "run the cell again" in cell.traceback
+
+
+def test_a_large_output_goes_into_storage_and_its_name_says_where(hub: DriverHub) -> None:
+    cell = hub.cell("big = bytes(10_000)\nsmall = 1", None, ("big", "small"), max_output_bytes=1000)
+    value = cell.values["big"]
+    assert isinstance(value, RemoteValue)
+    assert (cell.values["small"], value.size_bytes > 10_000, cell.report["stayed"]) == (1, True, [])
+    path = hub.run.values / "fetched"
+    path.write_bytes(hub.values[value.key])
+    assert replace(value, source=lambda key: path).fetch() == bytes(10_000)
+
+
+def test_what_no_storage_has_room_for_is_said_to_have_stayed(hub: DriverHub) -> None:
+    hub.put_status = 507
+    cell = hub.cell("huge = [1]", None, ("huge",))
+    hub.put_status = 200
+    assert (cell.phase, cell.report["stayed"]) == ("done", ["huge"])
+    assert hub.cell("huge.append(2)", None, ("huge",)).values == {"huge": [1, 2]}
+
+
+def test_the_hub_hears_what_variables_there_are(hub: DriverHub) -> None:
+    hub.cell("import os\nweights = bytes(100_000)")
+    names = [event["d"] for event in hub.events if event["k"] == "names"][-1]
+    assert names["weights"][0] == "bytes"
+    assert names["weights"][1] >= 100_000
+    assert not {"os", "In", "display", "get_ipython"} & set(names)

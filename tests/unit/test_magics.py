@@ -57,6 +57,7 @@ class StandIn:
     said: list[Observation | Event] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     ranks: int = 0  # the start number of its ranks
+    namespace: dict[str, Any] = field(default_factory=dict)  # of its driver
 
     @property
     def record(self) -> Record:
@@ -126,7 +127,8 @@ class StandIn:
         return {name: [f"{name} of {rank}" for rank in range(report.ranks)] for name in report.gathered}
 
     def snapshot(self) -> dict[str, Any]:
-        sessions = {self.world.requests[0].session: {"ranks": self.ranks}} if self.world.requests else {}
+        names = {name: [type(value).__name__, 8] for name, value in self.namespace.items() if name != "__builtins__"}
+        sessions = {self.world.requests[0].session: {"ranks": self.ranks, "names": names}} if self.world.requests else {}
         return {"sessions": sessions, "cells": {}}
 
     def reset(self, session: str) -> None:
@@ -213,9 +215,10 @@ def succeed(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None
         cluster.come_up()
     cluster.report(cell, CellPhase.RUNNING)
     cluster.say(Kind.OUTPUT, cell_id=cell.cell_id, output={"output_type": "stream", "name": "stdout", "text": "epoch 1\n"})
-    exec(cell.code, inputs)
-    values = {name: inputs[name] for name in cell.outputs if name in inputs}
-    cluster.report(cell, CellPhase.DONE, names=tuple(values), value_bytes=cluster.give(cell, values))
+    cluster.namespace.update(inputs)
+    exec(cell.code, cluster.namespace)
+    values = {name: cluster.namespace[name] for name in cell.outputs if name in cluster.namespace}
+    cluster.report(cell, CellPhase.DONE, names=tuple(values), value_bytes=cluster.give(cell, values), admitted=True)
     if not cell.after_success_s:
         cluster.end()
 
@@ -228,7 +231,8 @@ def fail(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
         "evalue": "division by zero",
         "traceback": ["<In [1]> in y = 1 / 0", "ZeroDivisionError: division by zero"],
     }
-    cluster.report(cell, CellPhase.FAILED, error=error, names=("x",), value_bytes=cluster.give(cell, {"x": 1}))
+    cluster.report(cell, CellPhase.FAILED, error=error, names=("x",), value_bytes=cluster.give(cell, {"x": 1}), admitted=True)
+    cluster.namespace["x"] = 1
 
 
 @pytest.fixture
@@ -542,3 +546,84 @@ def test_on_load_living_clusters_are_named(tmp_path: Path) -> None:
     store.run("b" * 12).end.write_text("{}")
     assert still_there(Options(home=tmp_path)) == ["fox (4 GPUs, local) is still yours: %gpujob attach fox"]
     assert still_there(Options(home=tmp_path / "none")) == []
+
+
+def test_what_did_not_change_is_not_sent_again_to_a_held_cluster(notebook: Notebook) -> None:
+    notebook.run("data, config = [1, 2], {'lr': 1}")
+    notebook.run("%%gpujob --gpus 4 --keep 30m\ny = len(data) * config['lr']")
+    notebook.run("config['lr'] = 3")
+    notebook.run("%%gpujob\nz = y + len(data) * config['lr']")
+    notebook.run("%%gpujob --in data\nz = y + len(data)")
+    assert notebook.world.inputs == [{"data": [1, 2], "config": {"lr": 1}}, {"config": {"lr": 3}}, {"data": [1, 2]}]
+    assert notebook.world.requests[1].based == dict.fromkeys(("data", "config", "y"), notebook.world.requests[0].cell_id)
+    assert notebook.shell.user_ns["z"] == 4
+
+
+def test_after_the_driver_was_lost_everything_is_sent_anew(notebook: Notebook) -> None:
+    notebook.run("data = [1]")
+    notebook.run("%%gpujob --gpus 4 --keep 30m\ny = len(data)")
+    cluster = notebook.world.clusters[0]
+    cluster.say(Kind.NOTICE, text="its variables are gone", level="warning", fresh="another session")
+    notebook.run("%%gpujob\ny = len(data)")
+    cluster.say(Kind.NOTICE, text="its variables are gone", level="warning", fresh=notebook.world.requests[0].session)
+    notebook.run("%%gpujob\ny = len(data)")
+    assert [set(sent) for sent in notebook.world.inputs] == [{"data"}, set(), {"data"}]
+
+
+def refuse(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
+    cluster.report(cell, CellPhase.FAILED, error={"ename": "NameConflict", "evalue": "x", "traceback": ["x"]}, lacks=("y",))
+
+
+def test_what_the_driver_did_not_take_is_sent_again(notebook: Notebook) -> None:
+    notebook.run("data = [1]")
+    notebook.run("%%gpujob --gpus 4 --keep 30m\ny = len(data)")
+    notebook.run("data.append(2)")
+    notebook.world.script = refuse
+    _, result = notebook.run("%%gpujob\ny = y + len(data)")
+    assert type(result.error_in_exec).__name__ == "NameConflict"
+    notebook.world.script = succeed
+    notebook.run("%%gpujob\ny = y + len(data)")
+    assert notebook.world.inputs[1:] == [{"data": [1, 2]}, {"data": [1, 2], "y": 1}]
+    assert notebook.shell.user_ns["y"] == 3
+
+
+def test_vars_shows_what_is_there_and_fetch_brings_it(notebook: Notebook) -> None:
+    notebook.run("%%gpujob --gpus 4 --keep 30m --out y\nx = [1]\ny = 2")
+    printed, _ = notebook.run("%gpujob vars")
+    assert [line.split() for line in printed.splitlines()] == [["NAME", "TYPE", "SIZE"], ["x", "list", "8", "B"], ["y", "int", "8", "B"]]
+    assert "x" not in notebook.shell.user_ns
+    _, result = notebook.run("%gpujob fetch x")
+    assert result.success
+    assert notebook.shell.user_ns["x"] == [1]
+    assert notebook.world.requests[-1].theirs == ("x",)
+    printed, result = notebook.run("%gpujob fetch nowhere")
+    assert not result.success
+    assert "has no variable 'nowhere'" in printed
+
+
+def leave_behind(cluster: StandIn, cell: CellRequest, inputs: dict[str, Any]) -> None:
+    cluster.come_up()
+    path = cluster.world.folder / "stored"
+
+    def store(name: str, value: Any) -> str:
+        with path.open("wb") as file:
+            payload.pack_outputs({name: value}, file)
+        cluster.values["stored"] = path
+        return "stored"
+
+    with (cluster.world.folder / cell.cell_id).open("wb") as file:
+        size = payload.pack_outputs({"big": bytes(5000)}, file, 1000, store).size_bytes
+    cluster.values[cell.cell_id] = cluster.world.folder / cell.cell_id
+    cluster.report(cell, CellPhase.DONE, names=("big",), value_bytes=size, admitted=True)
+    cluster.end()
+
+
+@pytest.mark.parametrize("notebook", [leave_behind], indirect=True)
+def test_a_large_output_can_be_fetched_after_its_cluster_has_ended(notebook: Notebook) -> None:
+    printed, _ = notebook.run("%%gpujob --gpus 4\nbig = bytes(5000)")
+    assert "<big: bytes, 5.0 kB, in its cluster's storage. big.fetch() brings it here.> %gpujob fetch big puts it here" in printed
+    assert notebook.world.clusters[0].status.ended
+    assert notebook.shell.user_ns["big"].fetch() == bytes(5000)
+    _, result = notebook.run("%gpujob fetch big")
+    assert result.success
+    assert notebook.shell.user_ns["big"] == bytes(5000)

@@ -164,7 +164,10 @@ def test_verbs_with_values() -> None:
         ("down --gpus 4", "no meaning for %gpujob down"),
         ("defaults --gpus 4", "no meaning for %gpujob defaults"),
         ("logs fox --node x", "--node needs a value"),
-        ("vars", "not possible in this version"),
+        ("connect", "not possible in this version"),
+        ("fetch", "fetch what?"),
+        ("fetch a fox owl", "does not take"),
+        ("fetch 3", "is not the name of a variable"),
         ("doctor fox", "does not take 'fox'"),
     ],
 )

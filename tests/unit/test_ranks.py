@@ -218,9 +218,9 @@ def test_reset_ends_driver_and_ranks_but_not_under_a_running_cell() -> None:
     assert not gang.brain.reset("main")
     for rank in (0, 1):
         gang.is_(rank, CellPhase.DONE)
-    assert gang.brain.snapshot()["sessions"]["main"] == {"ready": True, "start": 1, "ranks": 1}
+    assert gang.brain.snapshot()["sessions"]["main"] == {"ready": True, "start": 1, "ranks": 1, "names": {}}
     assert gang.brain.reset("main")
-    assert gang.brain.snapshot()["sessions"]["main"] == {"ready": False, "start": 2, "ranks": 0}
+    assert gang.brain.snapshot()["sessions"]["main"] == {"ready": False, "start": 2, "ranks": 0, "names": {}}
     assert gang.brain.reset("nobody")
 
 
